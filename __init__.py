@@ -1,0 +1,25 @@
+"""pipec: a compiled language for machine-learning input pipelines.
+
+    import pipec
+    for image, target in pipec.open("train.pipe", size=192):
+        ...
+
+Importing pipec is cheap: numba, torch and lark are loaded when they are first needed.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .runtime.loader import open as open
+
+__version__ = "0.1.0"
+__all__ = ["open"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open":
+        from .runtime.loader import open as opened
+
+        return opened
+    raise AttributeError(f"module 'pipec' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""What operators there are, each defined once."""

@@ -1,0 +1,73 @@
+"""The registry of operators: every operator is defined once, by a head and a class.
+
+    @op("resize(img: any[h, w, ...], box: f32[4], height: i64, width: i64, filter: text = \\"bilinear\\") -> any[height, width, ...]")
+    class resize:
+        \"\"\"Resample `box` of an image. First sentence = the documentation's summary.\"\"\"
+        def ref(img, box, height, width, filter): ...       # NumPy: the definition
+        def lower(k, out, img, box, height, width, filter): ...  # loop IR, or instead of it:
+        def cpu(alloc, img, box, height, width, filter): ...     # calls a library, releases the GIL
+
+Heads are text here; the compiler parses them when it first asks, so that importing `kernels` for
+its codecs loads neither lark nor numba.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class BadRecord(Exception):
+    """Raised by `ref` and `cpu` where this record's data can't be read.
+
+    `reason` completes the sentence "<operator>: …" in lower case, e.g. "this JPEG ends early".
+    `code` is the E08xx code.
+    """
+
+    def __init__(self, code: str, reason: str, label: str = ""):
+        self.code, self.reason, self.label = code, reason, label
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator.
+
+    `ref(*args)` gets NumPy arrays and Python scalars in the head's order and returns the result
+    (a tuple for a head with several results). `lower(k, out, *args)` writes the same bits with the
+    builder `k` of loop IR. `cpu(alloc, *args)` replaces `lower` where a library does the work;
+    `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
+    and greatest value of the result where that is known. `examples` are ((args…), result) pairs.
+    """
+
+    name: str
+    head: str
+    doc: str
+    ref: Callable[..., Any]
+    lower: Callable[..., Any] | None = None
+    cpu: Callable[..., Any] | None = None
+    cost: Callable[..., float] | None = None
+    ranges: Callable[..., Any] | None = None
+    examples: tuple[Any, ...] = field(default=(), compare=False)
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def op(head: str) -> Callable[[type], Operator]:
+    """Register the decorated class as the operator whose signature is `head`."""
+
+    def register(cls: type) -> Operator:
+        name = head.split("(", 1)[0].strip()
+        members = vars(cls)
+        if name in OPERATORS:
+            raise ValueError(f"operator {name} is defined twice")
+        if ("lower" in members) == ("cpu" in members):
+            raise ValueError(f"operator {name} needs either lower or cpu")
+        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges")}
+        OPERATORS[name] = Operator(
+            name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())), **optional
+        )
+        return OPERATORS[name]
+
+    return register

@@ -1,0 +1,43 @@
+"""What goes wrong while data is read: the record, the program line, the reason, the last good position."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a program: characters `start` to `end` of `file`."""
+
+    file: str
+    start: int
+    end: int
+
+
+@dataclass
+class DataError(Exception):
+    """Data can't be used as the program says (E06xx, E08xx). Shown by `dsl.render` like a program's problem.
+
+    `record` names file and member ("n01440764_10026 of train-000017.tar"); `position` is the last good
+    source position, from which a run can be resumed.
+    """
+
+    code: str
+    title: str
+    where: Where | None = None
+    label: str = ""
+    record: str = ""
+    epoch: int | None = None
+    position: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        parts = [f"{self.code}: {self.title}"]
+        if self.record:
+            parts.append(f"record {self.record}" + (f", epoch {self.epoch}" if self.epoch is not None else ""))
+        if self.position is not None:
+            parts.append(f"every record before position {self.position} was delivered")
+        return "; ".join([*parts, *self.notes])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = (self.code, self.title, self.where, self.label, self.record, self.epoch, self.position, self.notes)
+        return (DataError, fields)
