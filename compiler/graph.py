@@ -31,13 +31,14 @@ Streams (the first args are streams, then values of the frame before them):
     where    stream, condition
     check    stream, condition
     shuffle  stream                     chunk, mix, window, key
-    take repeat shard skip_bad balance  stream, …           see compiler.streams
+    take repeat shard skip_bad balance  stream, …           see compiler.stages
     each     stream                     fields
     batch    stream, n?, by?, budget?   has, whole, pad, edges
     window   stream, n, stride          rest, pad
     pack     stream, n, by              open
     mix      streams…                   names, weights, until
     zip      streams…                   names
+    sample   stream, other              name, path, times
     share    stream
     emit     stream                     names
 """
@@ -54,7 +55,7 @@ from ..dsl.problems import Span
 from ..dsl.types import I64, Type
 
 STREAM_OPS = frozenset(
-    "source map where check shuffle take repeat shard skip_bad balance each batch window pack mix zip share emit".split()
+    "source map where check shuffle take repeat shard skip_bad balance each batch window pack mix zip sample share emit".split()
 )
 
 
