@@ -1,0 +1,109 @@
+"""`.npz` and `.npy` files: each array is a field, its first dimension counts the records."""
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .sources import FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand
+
+
+def numpy_dtype(word: str) -> Any:
+    """The NumPy dtype of a dtype word."""
+    if word == "bool":
+        return np.dtype(bool)
+    if word not in INTEGERS and word not in FLOATS:
+        return None
+    return np.dtype({"u": "uint", "i": "int", "f": "float"}[word[0]] + word[1:])
+
+
+class ArraySource:
+    """Records are rows: of the arrays of an `.npz`, or of the one array of an `.npy` (its field's name is free).
+
+    Several files are read one after the other. `.npy` files are memory-mapped.
+    """
+
+    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
+        self.paths = expand(pattern)
+        self.columns = list(columns)
+        parts: dict[str, list[NDArray[Any]]] = {field: [] for field, _, _ in columns}
+        lengths = []
+        for path in self.paths:
+            loaded = self._load(path)
+            sizes = {len(a) for a in loaded.values()}
+            if len(sizes) > 1:
+                listed = ", ".join(f"`{f}` {len(a):,}" for f, a in loaded.items())
+                raise SourceError("E0602", f"the arrays of `{path}` have unlike lengths", (listed,))
+            lengths.append(sizes.pop() if sizes else 0)
+            for field, array in loaded.items():
+                parts[field].append(array)
+        self.starts = np.cumsum([0, *lengths]).astype(np.int64)
+        self.parts = parts
+
+    def _load(self, path: str) -> dict[str, NDArray[Any]]:
+        try:
+            with open(path, "rb") as file:
+                magic = file.read(6)
+            if magic == b"\x93NUMPY":
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                return {field: self._fit(path, array, field, name, t) for field, name, t in self.columns}
+            if magic[:2] != b"PK":
+                raise SourceError("E0810", f"`{path}` is neither .npy nor .npz")
+            with np.load(path, allow_pickle=False) as archive:
+                return {field: self._member(path, archive, field, name, t) for field, name, t in self.columns}
+        except SourceError:
+            raise
+        except OSError as error:
+            raise SourceError("E0810", f"`{path}` can't be read: {error.strerror or error}") from None
+        except (ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError, MemoryError) as error:
+            raise SourceError("E0810", f"`{path}` is damaged or holds Python objects: {str(error)[:100]}") from None
+
+    def _member(self, path: str, archive: Any, field: str, name: str, type_text: str) -> NDArray[Any]:
+        if name not in archive.files:
+            listed = ", ".join(f"`{n}`" for n in archive.files[:12])
+            raise SourceError("E0601", f"`{path}` has no array `{name}`", (f"its arrays: {listed}",), field)
+        return self._fit(path, archive[name], field, name, type_text)
+
+    def _fit(self, path: str, array: NDArray[Any], field: str, name: str, type_text: str) -> NDArray[Any]:
+        """The array as the schema says; a column of shape (n, 1) serves a scalar field."""
+        word, _, dims = type_text.partition("[")
+        wanted = numpy_dtype(word.rstrip("?"))
+        sizes = [d.strip() for d in dims.rstrip("]").split(",")] if dims else []
+        if array.dtype != wanted:
+            raise SourceError("E0602", f"`{name}` of `{path}` holds {array.dtype}, the schema says {type_text}",
+                              ("the schema must name the type that the data has",), field)
+        if not sizes and array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        unlike = any(s.isdigit() and int(s) != d for s, d in zip(sizes, array.shape[1:]))
+        if array.ndim != len(sizes) + 1 or unlike:
+            raise SourceError("E0602", f"`{name}` of `{path}` has shape {array.shape}, the schema says {type_text} a record",
+                              ("the first dimension counts the records",), field)
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def _file(self, index: int) -> int:
+        return int(np.searchsorted(self.starts, index, side="right")) - 1
+
+    def read(self, index: int) -> dict[str, Any]:
+        file = self._file(index)
+        row = index - int(self.starts[file])
+        return {field: self.parts[field][file][row] for field, _, _ in self.columns}
+
+    def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        files = np.searchsorted(self.starts, indexes, side="right") - 1
+        return ((files << FILE_SHIFT) + indexes - self.starts[files]).astype(np.uint64)
+
+    def name(self, index: int) -> str:
+        file = self._file(index)
+        return f"row {index - int(self.starts[file]):,} of {os.path.basename(self.paths[file])}"
+
+    def arrays(self) -> dict[str, NDArray[Any]] | None:
+        if len(self.paths) != 1:
+            return None
+        return {field: self.parts[field][0] for field, _, _ in self.columns}

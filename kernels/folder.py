@@ -1,0 +1,105 @@
+"""A folder of files, a class per directory: `root/class name/file`.
+
+What a schema can ask for, by name or, for a field without `from`, by its type: "file" (the bytes),
+"class" (number of the directory in bytewise order, from 0), "class_name", "path" (relative to the root).
+Hidden files and folders are no data. Only files with one of the option `extensions` count.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ops import BadRecord
+from .sources import Column, SourceError
+
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+AUDIO = ("wav", "flac", "mp3", "ogg")
+NAMES = ("file", "class", "class_name", "path")
+
+
+def wanted(field: str, name: str, type_text: str) -> str:
+    """Which of NAMES a column means."""
+    if name in NAMES:
+        return name
+    word = type_text.rstrip("?")
+    if name == field and word in ("bytes", "text", "path") or word in ("i64", "i32", "u8", "u16", "u32", "i16", "i8", "u64"):
+        return {"bytes": "file", "text": "class_name", "path": "path"}.get(word, "class")
+    raise SourceError("E0601", f"a folder has no `{name}`", (f"it has: {', '.join(NAMES)}",), field)
+
+
+class FolderSource:
+    """Files in bytewise order of class, then path; ids count them."""
+
+    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
+        self.root = os.path.expanduser(pattern)
+        self.columns = [(field, wanted(field, name, t), t) for field, name, t in columns]
+        if not os.path.isdir(self.root):
+            from .sources import _nearest
+
+            raise SourceError("E0810", f"there is no folder `{pattern}`", _nearest(self.root))
+        extensions = tuple(str(e).lower().lstrip(".") for e in options.get("extensions") or IMAGES + AUDIO)
+        try:
+            self.classes = sorted((e.name for e in os.scandir(self.root) if e.is_dir() and not e.name.startswith(".")),
+                                  key=os.fsencode)
+        except OSError as error:
+            raise SourceError("E0810", f"`{pattern}` can't be read: {error.strerror}") from None
+        if not self.classes:
+            raise SourceError("E0810", f"`{pattern}` has no folders in it", ("a folder source has one folder per class",))
+        self.files: list[tuple[int, str]] = []
+        for number, name in enumerate(self.classes):
+            found = sorted(_files(os.path.join(self.root, name), name, extensions), key=os.fsencode)
+            if not found and not options.get("allow_empty"):
+                raise SourceError("E0810", f"the class folder `{os.path.join(pattern, name)}` is empty",
+                                  ("`allow_empty=true` keeps it as a class without files",
+                                   f"files that count end in: {', '.join(extensions)}"))
+            self.files += [(number, path) for path in found]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> dict[str, Any]:
+        number, path = self.files[index]
+        return {field: self._value(what, number, path, type_text) for field, what, type_text in self.columns}
+
+    def _value(self, what: str, number: int, path: str, type_text: str) -> Any:
+        match what:
+            case "file":
+                try:
+                    with open(os.path.join(self.root, path), "rb") as file:
+                        return file.read()
+                except OSError as error:
+                    raise BadRecord("E0801", f"`{path}` can't be read: {error.strerror}") from None
+            case "class":
+                word = type_text.rstrip("?")
+                return np.dtype({"u": "uint", "i": "int"}[word[0]] + word[1:]).type(number)
+            case "class_name":
+                return self.classes[number]
+            case _:
+                return path
+
+    def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return indexes.astype(np.uint64)
+
+    def name(self, index: int) -> str:
+        return self.files[index][1]
+
+    def arrays(self) -> None:
+        return None
+
+
+def _files(folder: str, shown: str, extensions: tuple[str, ...]) -> list[str]:
+    """Paths of the files below a class folder, relative to the root."""
+    out = []
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        path = f"{shown}/{entry.name}"
+        if entry.is_dir():
+            out += _files(entry.path, path, extensions)
+        elif entry.name.rpartition(".")[2].lower() in extensions and "." in entry.name:
+            out.append(path)
+    return out

@@ -1,0 +1,240 @@
+"""Where records come from: `open_source(kind, pattern, options, columns)` gives records by number.
+
+A source lists its records once (file, number in the file) and reads any of them at random. What can't be
+read is a record of its own that raises `BadRecord` with the reason, so that the program's `skip_bad`
+decides; what is wrong with the source as a whole (no such file, no such column) is a `SourceError`.
+Columns are (field, name in the data, type text) triples, the type as the schema writes it.
+"""
+from __future__ import annotations
+
+import glob
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ops import BadRecord
+
+Column = tuple[str, str, str]
+FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
+
+
+class SourceError(Exception):
+    """The source as a whole can't be read: `code` E0601 … or E0810, `title`, and what helps."""
+
+    def __init__(self, code: str, title: str, notes: tuple[str, ...] = (), field: str | None = None):
+        self.code, self.title, self.notes, self.field = code, title, notes, field
+        super().__init__(title)
+
+
+class Source(Protocol):
+    """Records by number. `read` and `name` may be called from several threads at once."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> dict[str, Any]:
+        """The fields of a record: bytes, str, NumPy scalars and arrays. Raises BadRecord."""
+        ...
+
+    def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The records' ids: the same whatever else is read."""
+        ...
+
+    def name(self, index: int) -> str:
+        """For people: `key of shard.tar`."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[Any]] | None:
+        """All records of each field as one array, where the data already lies in memory like that."""
+        ...
+
+
+def expand(pattern: str) -> list[str]:
+    """Files matched by a path with `*`, `?`, `**` and `{a..b}`, sorted bytewise.
+
+    Raises SourceError E0810 where nothing matches.
+    """
+    patterns = [pattern]
+    while any(re.search(r"\{\d+\.\.\d+\}", p) for p in patterns):
+        patterns = [q for p in patterns for q in _expand_range(p)]
+    found: list[str] = []
+    for p in patterns:
+        p = os.path.expanduser(p)
+        if glob.has_magic(p):
+            found += sorted(glob.glob(p, recursive=True), key=os.fsencode)
+        elif os.path.exists(p):
+            found.append(p)
+        else:
+            raise SourceError("E0810", f"there is no file `{p}`", _nearest(p))
+    if not found:
+        raise SourceError("E0810", f"no file matches `{pattern}`", _nearest(pattern))
+    return found
+
+
+def _expand_range(pattern: str) -> list[str]:
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if match is None:
+        return [pattern]
+    first, last = match.group(1), match.group(2)
+    if int(last) - int(first) > 1_000_000:
+        raise SourceError("E0810", f"`{match.group(0)}` names more than a million files")
+    width = len(first) if first.startswith("0") and len(first) > 1 else 0
+    numbers = range(int(first), int(last) + 1)
+    return [pattern[: match.start()] + f"{i:0{width}d}" + pattern[match.end():] for i in numbers]
+
+
+def _nearest(path: str) -> tuple[str, ...]:
+    """A note that says which part of a path does exist."""
+    folder = os.path.dirname(path) or "."
+    while folder and not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    folder = folder or "."
+    if not os.path.isdir(folder):
+        return ()
+    listed = sorted(os.listdir(folder))
+    shown = ", ".join(listed[:8]) + (f" … ({len(listed):,} entries)" if len(listed) > 8 else "")
+    return (f"`{os.path.abspath(folder)}` holds: {shown or 'nothing'}",)
+
+
+class Files:
+    """At most `limit` files open at once; `pread` may be called from several threads."""
+
+    def __init__(self, paths: Sequence[str], limit: int = 128):
+        self.paths, self.limit = list(paths), limit
+        self._open: OrderedDict[int, _Shared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def pread(self, number: int, size: int, offset: int) -> bytes:
+        """`size` bytes at `offset` of file `number`; raises OSError, and BadRecord if the file is shorter."""
+        shared = self._take(number)
+        try:
+            data = os.pread(shared.fd, size, offset)
+            while len(data) < size:
+                more = os.pread(shared.fd, size - len(data), offset + len(data))
+                if not more:
+                    raise BadRecord("E0801", f"`{os.path.basename(self.paths[number])}` ends early")
+                data += more
+            return data
+        except OSError as error:
+            raise BadRecord("E0801", f"`{self.paths[number]}` can't be read: {error.strerror}") from None
+        finally:
+            self._give(shared)
+
+    def _take(self, number: int) -> _Shared:
+        with self._lock:
+            shared = self._open.get(number)
+            if shared is None:
+                try:
+                    shared = _Shared(os.open(self.paths[number], os.O_RDONLY | os.O_CLOEXEC))
+                except OSError as error:
+                    raise BadRecord("E0801", f"`{self.paths[number]}` can't be read: {error.strerror}") from None
+                self._open[number] = shared
+            self._open.move_to_end(number)
+            shared.users += 1
+            if len(self._open) > self.limit:
+                _, oldest = self._open.popitem(last=False)
+                oldest.drop()
+            return shared
+
+    def _give(self, shared: _Shared) -> None:
+        with self._lock:
+            shared.users -= 1
+            if shared.users == 0 and shared.dropped:
+                os.close(shared.fd)
+
+    def __del__(self) -> None:
+        for shared in self._open.values():
+            os.close(shared.fd)
+
+
+class _Shared:
+    """An open file that is closed when the last reader is done with it."""
+
+    def __init__(self, fd: int):
+        self.fd, self.users, self.dropped = fd, 0, False
+
+    def drop(self) -> None:
+        self.dropped = True
+        if self.users == 0:
+            os.close(self.fd)
+
+
+INTEGERS = {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"}
+FLOATS = {"f16", "f32", "f64"}
+
+
+def value_of(data: bytes, type_text: str, what: str) -> Any:
+    """The bytes of one member as a value of the schema's type; raises BadRecord.
+
+    bytes as they are, text as UTF-8, numbers as decimal text (a `.cls` member), arrays as `.npy`.
+    """
+    dtype = re.match(r"\w+", type_text)
+    word = dtype.group(0) if dtype else type_text
+    if "[" in type_text:
+        return _npy(data, type_text, word, what)
+    if word == "bytes":
+        return data
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRecord("E0801", f"{what} isn't UTF-8 text: byte {error.start:,} is {data[error.start]:#04x}") from None
+    if word in ("text", "path"):
+        return text
+    return number_of(text.strip(), word, what)
+
+
+def number_of(text: str, word: str, what: str) -> Any:
+    """Decimal text as a number of dtype `word`, exact for integers; raises BadRecord."""
+    shown = text[:20] + ("…" if len(text) > 20 else "")
+    try:
+        if word in INTEGERS:
+            info, value = np.iinfo(_numpy_name(word)), int(text[:40])
+            if not info.min <= value <= info.max or len(text) > 40:
+                raise BadRecord("E0801", f"{what} holds {shown}, which doesn't fit {word}")
+            return np.dtype(_numpy_name(word)).type(value)
+        if word == "bool":
+            return np.bool_({"0": False, "1": True, "false": False, "true": True}[text.lower()])
+        return np.dtype(_numpy_name("f64" if word == "bf16" else word)).type(float(text))
+    except (ValueError, KeyError, TypeError):
+        raise BadRecord("E0801", f'{what} holds "{shown}", which is no {word}') from None
+
+
+def _numpy_name(word: str) -> str:
+    kind = {"u": "uint", "i": "int", "f": "float"}[word[0]]
+    return kind + str(int(word[1:]))
+
+
+def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
+    import io
+
+    try:
+        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError, MemoryError) as error:
+        raise BadRecord("E0801", f"{what} is no .npy array: {str(error)[:80]}") from None
+    wanted = np.dtype(bool if word == "bool" else _numpy_name(word))
+    if array.dtype != wanted:
+        raise BadRecord("E0801", f"{what} holds {array.dtype}, the schema says {type_text}")
+    dims = type_text[type_text.index("[") + 1 : -1].split(",")
+    if array.ndim != len(dims):
+        raise BadRecord("E0801", f"{what} has {array.ndim} dimensions, the schema says {type_text}")
+    return np.ascontiguousarray(array)
+
+
+def open_source(kind: str, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]) -> Source:
+    """The records of a source. `pattern` is the path argument, templates already filled in.
+
+    Raises SourceError where the source as a whole can't be read.
+    """
+    from . import arrays, folder, tar
+
+    kinds = {"tar": tar.TarSource, "folder": folder.FolderSource, "npz": arrays.ArraySource, "npy": arrays.ArraySource}
+    if kind not in kinds:
+        raise SourceError("E0810", f"`{kind}` sources can be checked but not read yet",
+                          (f"sources that run: {', '.join(sorted(kinds))}",))
+    opened: Source = kinds[kind](pattern, options, columns)
+    return opened

@@ -1,0 +1,224 @@
+"""Tar shards by the WebDataset rules, indexed once, then read at random.
+
+Members that stand next to each other and share a key are one sample. The key is everything up to the
+first dot after the last slash; the rest, in lower case, names the field. Members without a dot, hidden
+files, `__meta__`-like names, directories and links are passed over.
+"""
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .ops import BadRecord
+from .sources import FILE_SHIFT, Column, Files, SourceError, expand, value_of
+
+BLOCK = 512
+VERSION = 1  # of the index format
+
+
+class Shard(msgspec.Struct):
+    """The samples of one shard: `offsets[field][i]` and `sizes[field][i]`, size -1 where sample i lacks it.
+
+    `faults` maps a sample's number to why it can't be read.
+    """
+
+    keys: list[str] = []
+    offsets: dict[str, list[int]] = {}
+    sizes: dict[str, list[int]] = {}
+    faults: dict[int, str] = {}
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, field) of a member's name, None for those that are passed over."""
+    folder, slash, base = name.rpartition("/")
+    stem, dot, field = base.partition(".")
+    if not dot or not stem or not field or (base.startswith("__") and base.endswith("__")):
+        return None
+    return folder + slash + stem, field.lower()
+
+
+def scan(path: str) -> Shard:
+    """Index one shard; damage becomes a fault of the sample it hits, never an exception."""
+    shard = Shard()
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            if size == 0:
+                _fault(shard, os.path.basename(path), "the file is empty")
+                return shard
+            _scan(shard, file, size, os.path.basename(path))
+    except OSError as error:
+        _fault(shard, os.path.basename(path), f"the file can't be read: {error.strerror}")
+    return shard
+
+
+def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
+    try:
+        archive = tarfile.open(fileobj=file, mode="r:")
+    except (tarfile.TarError, EOFError, ValueError, OverflowError):
+        _fault(shard, shown, _foreign(file))
+        return
+    last: str | None = None
+    end = 0
+    for member in _members(archive):
+        end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+        split = split_name(member.name) if member.isreg() else None
+        if split is None:
+            continue
+        key, field = split
+        if key != last:
+            shard.keys.append(key)
+            last = key
+        number = len(shard.keys) - 1
+        _place(shard, number, field, member)
+        if member.offset_data + member.size > size:
+            shard.faults[number] = f"`{member.name}` is cut short: the shard ends at byte {size:,}"
+            return
+    if not _ends_well(file, max(end, 0), size):
+        _fault(shard, shown, f"the shard is damaged or cut at byte {end:,}")
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Members until the archive's end or its first damage; keeps none of them in memory."""
+    while True:
+        try:
+            member = archive.next()
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, OSError):
+            return
+        if member is None:
+            return
+        archive.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def _place(shard: Shard, number: int, field: str, member: tarfile.TarInfo) -> None:
+    offsets = shard.offsets.setdefault(field, [])
+    sizes = shard.sizes.setdefault(field, [])
+    if len(offsets) > number:
+        shard.faults.setdefault(number, f"`{member.name}` stands in the shard twice")
+        return
+    gap = number - len(offsets)
+    offsets.extend([0] * gap)
+    sizes.extend([-1] * gap)
+    offsets.append(member.offset_data)
+    sizes.append(member.size)
+
+
+def _fault(shard: Shard, key: str, reason: str) -> None:
+    shard.faults[len(shard.keys)] = reason
+    shard.keys.append(key)
+
+
+def _ends_well(file: Any, end: int, size: int) -> bool:
+    """A tar ends with zero blocks, or (some writers) right after its last member."""
+    file.seek(end)
+    tail = file.read(BLOCK)
+    return not tail.strip(b"\0") and (end <= size)
+
+
+def _foreign(file: Any) -> str:
+    file.seek(0)
+    start = file.read(6)
+    if start[:2] == b"\x1f\x8b":
+        return "this is a gzip file: unpack it to a plain .tar, which can be read at random"
+    return "this is no tar archive"
+
+
+def _cache_path(path: str) -> str:
+    root = os.environ.get("PIPEC_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
+    stat = os.stat(path)
+    name = f"{VERSION}\0{os.path.abspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
+    return os.path.join(root, "tar", hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
+
+
+def indexed(path: str) -> Shard:
+    """The shard's index, from the user's cache where the file hasn't changed since."""
+    try:
+        cached = _cache_path(path)
+        with open(cached, "rb") as file:
+            return msgspec.msgpack.decode(file.read(), type=Shard)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError):
+        return scan(path)
+    shard = scan(path)
+    try:
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        temporary = f"{cached}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(msgspec.msgpack.encode(shard))
+        os.replace(temporary, cached)
+    except (OSError, UnboundLocalError):
+        pass  # the cache saves time only
+    return shard
+
+
+class TarSource:
+    """All samples of all shards, in the order of the shards' names and within them."""
+
+    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
+        self.paths = expand(pattern)
+        shards = [indexed(p) for p in self.paths]
+        self.columns = list(columns)
+        self.files = Files(self.paths)
+        self.starts = np.cumsum([0] + [len(s.keys) for s in shards]).astype(np.int64)
+        self.keys = [k for s in shards for k in s.keys]
+        self.faults = {int(self.starts[n]) + i: r for n, s in enumerate(shards) for i, r in s.faults.items()}
+        names = sorted({field for s in shards for field in s.offsets})
+        self.offsets: dict[str, NDArray[np.int64]] = {}
+        self.sizes: dict[str, NDArray[np.int64]] = {}
+        for field, name, _ in columns:
+            alternatives = [a for a in name.split("|") if a in names]
+            if not alternatives and self.keys and len(self.faults) < len(self.keys):
+                present = ", ".join(f"`{n}`" for n in names[:12])
+                raise SourceError("E0601", f"no sample of `{pattern}` has a member `{name}`",
+                                  (f"its members: {present}", "checked against the shards' own index before any record is read"), field)
+            self.offsets[field], self.sizes[field] = self._column(shards, alternatives)
+
+    def _column(self, shards: list[Shard], names: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        offsets = np.zeros(len(self.keys), np.int64)
+        sizes = np.full(len(self.keys), -1, np.int64)
+        for name in reversed(names):
+            for start, shard in zip(self.starts, shards):
+                here = np.array(shard.sizes.get(name, ()), np.int64)
+                rows = np.flatnonzero(here >= 0)
+                sizes[start + rows] = here[rows]
+                offsets[start + rows] = np.array(shard.offsets.get(name, ()), np.int64)[rows]
+        return offsets, sizes
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def _shard(self, index: int) -> int:
+        return int(np.searchsorted(self.starts, index, side="right")) - 1
+
+    def read(self, index: int) -> dict[str, Any]:
+        if index in self.faults:
+            raise BadRecord("E0801", self.faults[index])
+        shard = self._shard(index)
+        record = {}
+        for field, name, type_text in self.columns:
+            size = int(self.sizes[field][index])
+            if size < 0:
+                raise BadRecord("E0801", f"this sample has no member `{name}`")
+            data = self.files.pread(shard, size, int(self.offsets[field][index]))
+            record[field] = value_of(data, type_text, f"`{name}`")
+        return record
+
+    def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        shards = np.searchsorted(self.starts, indexes, side="right") - 1
+        return ((shards << FILE_SHIFT) + indexes - self.starts[shards]).astype(np.uint64)
+
+    def name(self, index: int) -> str:
+        return f"{self.keys[index]} of {os.path.basename(self.paths[self._shard(index)])}"
+
+    def arrays(self) -> None:
+        return None
