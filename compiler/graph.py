@@ -55,7 +55,8 @@ from ..dsl.problems import Span
 from ..dsl.types import I64, Type
 
 STREAM_OPS = frozenset(
-    "source map where check shuffle take repeat shard skip_bad balance each batch window pack mix zip sample share emit".split()
+    "source map where check shuffle take repeat shard skip_bad balance each batch window pack mix zip sample share"
+    " emit".split()
 )
 
 
