@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .sources import FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand
+from .sources import FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
 
 
 def numpy_dtype(word: str) -> Any:
@@ -27,8 +27,8 @@ class ArraySource:
     Several files are read one after the other. `.npy` files are memory-mapped.
     """
 
-    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(pattern)
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        self.paths = expand(paths)
         self.columns = list(columns)
         parts: dict[str, list[NDArray[Any]]] = {field: [] for field, _, _ in columns}
         lengths = []
@@ -50,11 +50,11 @@ class ArraySource:
                 magic = file.read(6)
             if magic == b"\x93NUMPY":
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
-                return {field: self._fit(path, array, field, name, t) for field, name, t in self.columns}
+                return {field: self._fit(path, array, field, shown(names[0]), t) for field, names, t in self.columns}
             if magic[:2] != b"PK":
                 raise SourceError("E0810", f"`{path}` is neither .npy nor .npz")
             with np.load(path, allow_pickle=False) as archive:
-                return {field: self._member(path, archive, field, name, t) for field, name, t in self.columns}
+                return {field: self._member(path, archive, field, names, t) for field, names, t in self.columns}
         except SourceError:
             raise
         except OSError as error:
@@ -62,11 +62,22 @@ class ArraySource:
         except (ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError, MemoryError) as error:
             raise SourceError("E0810", f"`{path}` is damaged or holds Python objects: {str(error)[:100]}") from None
 
-    def _member(self, path: str, archive: Any, field: str, name: str, type_text: str) -> NDArray[Any]:
-        if name not in archive.files:
-            listed = ", ".join(f"`{n}`" for n in archive.files[:12])
-            raise SourceError("E0601", f"`{path}` has no array `{name}`", (f"its arrays: {listed}",), field)
-        return self._fit(path, archive[name], field, name, type_text)
+    def _member(self, path: str, archive: Any, field: str, names: tuple[tuple[str, ...], ...], type_text: str) -> NDArray[Any]:
+        if len(names) == 1:
+            name = self._present(path, archive, field, names[0])
+            return self._fit(path, archive[name], field, name, type_text)
+        element, _, dims = type_text.partition("[")
+        rest = dims.rstrip("]").partition(",")[2].strip()
+        each = element + (f"[{rest}]" if rest else "")
+        found = [self._present(path, archive, field, n) for n in names]
+        return np.stack([self._fit(path, archive[n], field, n, each) for n in found], axis=1)
+
+    def _present(self, path: str, archive: Any, field: str, names: tuple[str, ...]) -> str:
+        for name in names:
+            if name in archive.files:
+                return name
+        listed = ", ".join(f"`{n}`" for n in archive.files[:12])
+        raise SourceError("E0601", f"`{path}` has no array `{shown(names)}`", (f"its arrays: {listed}",), field)
 
     def _fit(self, path: str, array: NDArray[Any], field: str, name: str, type_text: str) -> NDArray[Any]:
         """The array as the schema says; a column of shape (n, 1) serves a scalar field."""

@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ops import BadRecord
-from .sources import Column, SourceError
+from .sources import Column, SourceError, shown
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 AUDIO = ("wav", "flac", "mp3", "ogg")
 NAMES = ("file", "class", "class_name", "path")
 
 
-def wanted(field: str, name: str, type_text: str) -> str:
+def wanted(field: str, names: tuple[tuple[str, ...], ...], type_text: str) -> str:
     """Which of NAMES a column means."""
-    if name in NAMES:
+    name = shown(names[0])
+    if len(names) == 1 and name in NAMES:
         return name
     word = type_text.rstrip("?")
     if name == field and word in ("bytes", "text", "path") or word in ("i64", "i32", "u8", "u16", "u32", "i16", "i8", "u64"):
@@ -34,9 +35,12 @@ def wanted(field: str, name: str, type_text: str) -> str:
 class FolderSource:
     """Files in bytewise order of class, then path; ids count them."""
 
-    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        pattern = paths[0]
         self.root = os.path.expanduser(pattern)
-        self.columns = [(field, wanted(field, name, t), t) for field, name, t in columns]
+        self.columns = [(field, wanted(field, names, t), t) for field, names, t in columns]
+        if len(paths) > 1:
+            raise SourceError("E0810", "a folder source reads one folder", ("use one folder with a folder per class",))
         if not os.path.isdir(self.root):
             from .sources import _nearest
 

@@ -1,9 +1,10 @@
-"""Where records come from: `open_source(kind, pattern, options, columns)` gives records by number.
+"""Where records come from: `open_source(kind, paths, options, columns)` gives records by number.
 
 A source lists its records once (file, number in the file) and reads any of them at random. What can't be
 read is a record of its own that raises `BadRecord` with the reason, so that the program's `skip_bad`
 decides; what is wrong with the source as a whole (no such file, no such column) is a `SourceError`.
-Columns are (field, name in the data, type text) triples, the type as the schema writes it.
+Columns are (field, names, type text) triples: one entry in `names` per column that is stacked into the
+field, each a tuple of alternatives of which the first that is there counts; the type as the schema writes it.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from .ops import BadRecord
 
-Column = tuple[str, str, str]
+Column = tuple[str, tuple[tuple[str, ...], ...], str]
 FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
 
 
@@ -54,38 +55,24 @@ class Source(Protocol):
         ...
 
 
-def expand(pattern: str) -> list[str]:
-    """Files matched by a path with `*`, `?`, `**` and `{a..b}`, sorted bytewise.
+def expand(paths: Sequence[str]) -> list[str]:
+    """Files matched by paths with `*`, `?` and `**`: each path's in bytewise order.
 
-    Raises SourceError E0810 where nothing matches.
+    Raises SourceError E0810 where a path matches nothing.
     """
-    patterns = [pattern]
-    while any(re.search(r"\{\d+\.\.\d+\}", p) for p in patterns):
-        patterns = [q for p in patterns for q in _expand_range(p)]
     found: list[str] = []
-    for p in patterns:
-        p = os.path.expanduser(p)
-        if glob.has_magic(p):
-            found += sorted(glob.glob(p, recursive=True), key=os.fsencode)
-        elif os.path.exists(p):
-            found.append(p)
+    for given in paths:
+        path = os.path.expanduser(given)
+        if glob.has_magic(path):
+            matched = sorted(glob.glob(path, recursive=True), key=os.fsencode)
+            if not matched:
+                raise SourceError("E0810", f"no file matches `{given}`", _nearest(path))
+            found += matched
+        elif os.path.exists(path):
+            found.append(path)
         else:
-            raise SourceError("E0810", f"there is no file `{p}`", _nearest(p))
-    if not found:
-        raise SourceError("E0810", f"no file matches `{pattern}`", _nearest(pattern))
+            raise SourceError("E0810", f"there is no file `{given}`", _nearest(path))
     return found
-
-
-def _expand_range(pattern: str) -> list[str]:
-    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
-    if match is None:
-        return [pattern]
-    first, last = match.group(1), match.group(2)
-    if int(last) - int(first) > 1_000_000:
-        raise SourceError("E0810", f"`{match.group(0)}` names more than a million files")
-    width = len(first) if first.startswith("0") and len(first) > 1 else 0
-    numbers = range(int(first), int(last) + 1)
-    return [pattern[: match.start()] + f"{i:0{width}d}" + pattern[match.end():] for i in numbers]
 
 
 def _nearest(path: str) -> tuple[str, ...]:
@@ -225,8 +212,23 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
     return np.ascontiguousarray(array)
 
 
-def open_source(kind: str, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]) -> Source:
-    """The records of a source. `pattern` is the path argument, templates already filled in.
+def shown(names: tuple[str, ...]) -> str:
+    """The alternatives of one column as a schema writes them."""
+    return "|".join(names)
+
+
+def stacked(values: list[Any], what: str) -> Any:
+    """One value per column: the value itself, or all of them along a new first dimension."""
+    if len(values) == 1:
+        return values[0]
+    try:
+        return np.stack([np.asarray(v) for v in values])
+    except ValueError:
+        raise BadRecord("E0801", f"the columns of {what} have unlike shapes") from None
+
+
+def open_source(kind: str, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]) -> Source:
+    """The records of a source; templates in `paths` are already filled in.
 
     Raises SourceError where the source as a whole can't be read.
     """
@@ -236,5 +238,5 @@ def open_source(kind: str, pattern: str, options: Mapping[str, Any], columns: Se
     if kind not in kinds:
         raise SourceError("E0810", f"`{kind}` sources can be checked but not read yet",
                           (f"sources that run: {', '.join(sorted(kinds))}",))
-    opened: Source = kinds[kind](pattern, options, columns)
+    opened: Source = kinds[kind](paths, options, columns)
     return opened

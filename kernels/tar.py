@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .ops import BadRecord
-from .sources import FILE_SHIFT, Column, Files, SourceError, expand, value_of
+from .sources import FILE_SHIFT, Column, Files, SourceError, expand, shown, stacked, value_of
 
 BLOCK = 512
 VERSION = 1  # of the index format
@@ -164,24 +164,26 @@ def indexed(path: str) -> Shard:
 class TarSource:
     """All samples of all shards, in the order of the shards' names and within them."""
 
-    def __init__(self, pattern: str, options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(pattern)
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        self.paths = expand(paths)
         shards = [indexed(p) for p in self.paths]
         self.columns = list(columns)
         self.files = Files(self.paths)
         self.starts = np.cumsum([0] + [len(s.keys) for s in shards]).astype(np.int64)
         self.keys = [k for s in shards for k in s.keys]
         self.faults = {int(self.starts[n]) + i: r for n, s in enumerate(shards) for i, r in s.faults.items()}
-        names = sorted({field for s in shards for field in s.offsets})
-        self.offsets: dict[str, NDArray[np.int64]] = {}
-        self.sizes: dict[str, NDArray[np.int64]] = {}
-        for field, name, _ in columns:
-            alternatives = [a for a in name.split("|") if a in names]
-            if not alternatives and self.keys and len(self.faults) < len(self.keys):
-                present = ", ".join(f"`{n}`" for n in names[:12])
-                raise SourceError("E0601", f"no sample of `{pattern}` has a member `{name}`",
-                                  (f"its members: {present}", "checked against the shards' own index before any record is read"), field)
-            self.offsets[field], self.sizes[field] = self._column(shards, alternatives)
+        present = sorted({field for s in shards for field in s.offsets})
+        self.places = {names: self._column(shards, self._present(names, present, field))
+                       for field, columns_, _ in columns for names in columns_}
+
+    def _present(self, names: tuple[str, ...], present: list[str], field: str) -> list[str]:
+        """Those alternatives that some sample has; none at all is an error of the whole source."""
+        found = [n for n in names if n in present]
+        if not found and len(self.faults) < len(self.keys):
+            listed = ", ".join(f"`{n}`" for n in present[:12])
+            notes = (f"its members: {listed}", "checked against the shards' own index before any record is read")
+            raise SourceError("E0601", f"no sample of `{self.paths[0]}` has a member `{shown(names)}`", notes, field)
+        return found
 
     def _column(self, shards: list[Shard], names: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         offsets = np.zeros(len(self.keys), np.int64)
@@ -203,15 +205,15 @@ class TarSource:
     def read(self, index: int) -> dict[str, Any]:
         if index in self.faults:
             raise BadRecord("E0801", self.faults[index])
-        shard = self._shard(index)
-        record = {}
-        for field, name, type_text in self.columns:
-            size = int(self.sizes[field][index])
-            if size < 0:
-                raise BadRecord("E0801", f"this sample has no member `{name}`")
-            data = self.files.pread(shard, size, int(self.offsets[field][index]))
-            record[field] = value_of(data, type_text, f"`{name}`")
-        return record
+        return {field: stacked([self._value(index, n, type_text) for n in columns], f"`{field}`")
+                for field, columns, type_text in self.columns}
+
+    def _value(self, index: int, names: tuple[str, ...], type_text: str) -> Any:
+        offsets, sizes = self.places[names]
+        if sizes[index] < 0:
+            raise BadRecord("E0801", f"this sample has no member `{shown(names)}`")
+        data = self.files.pread(self._shard(index), int(sizes[index]), int(offsets[index]))
+        return value_of(data, type_text, f"`{shown(names)}`")
 
     def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
         shards = np.searchsorted(self.starts, indexes, side="right") - 1
