@@ -1,0 +1,351 @@
+"""Loop IR printed as Python: a `Kernel` goes in, the text of one function over one record comes out.
+
+The text runs two ways with the same bits: compiled by Numba with the names of `compiler.intrinsics`, and as
+plain Python with those of `compiler.emulate`. It reads `table` (the record's row of the argument table) and `arena`
+(both addresses) and returns 0, the number of an error site, or -1 where memory is short.
+"""
+from __future__ import annotations
+
+import keyword
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from ..dsl.types import BYTES_PER_VALUE
+from .loops import (
+    Alloc, Apply, Argument, Cast, Const, Expr, Fail, For, If, Kernel, Let, Load, Select, Set, Stmt, Store, Var,
+)
+
+INFIX = {
+    "mul": ("*", 7), "div": ("/", 7), "add": ("+", 6), "sub": ("-", 6), "bitand": ("&", 4), "bitor": ("|", 4),
+    "bitxor": ("^", 4), "and": ("&", 4), "or": ("|", 4),
+    "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "eq": ("==", 3), "ne": ("!=", 3), "xor": ("!=", 3),
+}
+CHAINS = frozenset(("add", "mul"))
+ATOM = 10
+DEEPEST = 24   # nested calls and parentheses in one line of text; CPython's parser stops at 200
+LINE = 100
+STORED = {"f16": "u16", "bf16": "u16", "bool": "u8"}   # how a dtype lies in memory where that differs
+RESERVED = frozenset(
+    "table arena row scratch scratch_end escape grab i64 u64 i32 u32 i16 u16 i8 u8 f32 f64 inf nan at select min max abs "
+    "floor ceil rint sqrt floordiv mod range".split()
+)
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Load(index=index):
+            return (index,)
+        case Apply(args=args):
+            return args
+        case Cast(value=value):
+            return (value,)
+        case Select(condition=c, then=a, other=b):
+            return (c, a, b)
+    return ()
+
+
+def _float_text(value: float, dtype: str) -> str:
+    value = float(value)
+    if math.isnan(value):
+        return f"{dtype}(nan)"
+    if math.isinf(value):
+        return f"{dtype}({'-' if value < 0 else ''}inf)"
+    if dtype == "f64":
+        return f"f64({value!r})"
+    (value,) = struct.unpack("f", struct.pack("f", value))
+    for digits in range(6, 18):
+        short = repr(float(f"{value:.{digits}g}"))
+        if struct.pack("f", float(short)) == struct.pack("f", value):
+            return f"f32({short})"
+    return f"f32({value!r})"
+
+
+def const_text(c: Const) -> str:
+    if c.dtype == "bool":
+        return str(bool(c.value))
+    if c.dtype in ("f32", "f64"):
+        return _float_text(c.value, c.dtype)
+    if c.dtype in ("f16", "bf16"):
+        return f"f32_to_{c.dtype}({_float_text(c.value, 'f32')})"
+    value = int(c.value)
+    if c.dtype == "u64" and value >= 2**63:
+        value -= 2**64
+    if value == -(2**63):
+        return f"(-{2**63 - 1} - 1)"
+    return str(value)
+
+
+class Interner:
+    """Gives equal expressions one number, in time linear in the number of objects (they share parts)."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+        self.by_object: dict[int, int] = {}
+        self.exprs: list[Expr] = []
+        self.parts: list[tuple[int, ...]] = []
+
+    def number(self, root: Expr) -> int:
+        stack = [root]
+        while stack:
+            e = stack[-1]
+            if id(e) in self.by_object:
+                stack.pop()
+                continue
+            waiting = [c for c in children(e) if id(c) not in self.by_object]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            parts = tuple(self.by_object[id(c)] for c in children(e))
+            key = self._key(e, parts)
+            if key not in self.numbers:
+                self.numbers[key] = len(self.exprs)
+                self.exprs.append(e)
+                self.parts.append(parts)
+            self.by_object[id(e)] = self.numbers[key]
+        return self.by_object[id(root)]
+
+    @staticmethod
+    def _key(e: Expr, parts: tuple[int, ...]) -> Any:
+        match e:
+            case Const(value=v, dtype=d):
+                return ("const", const_text(e), d)
+            case Var(name=n, dtype=d):
+                return ("var", n, d)
+            case Load(buffer=b, dtype=d):
+                return ("load", b, d, parts)
+            case Apply(fn=f, dtype=d):
+                return ("apply", f, d, parts)
+            case Cast(dtype=d, mode=m):
+                return ("cast", d, m, parts)
+        return ("select", parts)
+
+
+class Printer:
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.lines: list[str] = []
+        self.indent = 1
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set(RESERVED) | {clean(kernel.name)}
+        self.temporaries = 0
+        self.written = {a.name: j for j, a in enumerate(kernel.arguments) if a.writes}
+
+    # --- names and lines ---
+
+    def name(self, raw: str) -> str:
+        found = self.names.get(raw)
+        if found is None:
+            found = clean(raw)
+            while found in self.taken or keyword.iskeyword(found):
+                found += "_"
+            self.taken.add(found)
+            self.names[raw] = found
+        return found
+
+    def temporary(self) -> str:
+        while True:
+            name = f"t{self.temporaries}"
+            self.temporaries += 1
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
+
+    def put(self, line: str) -> None:
+        self.lines.append("    " * self.indent + line)
+
+    # --- expressions ---
+
+    def texts(self, *roots: Expr) -> list[str]:
+        """Text of each root; parts used more than once, and very long ones, become locals first."""
+        pool = Interner()
+        tops = [pool.number(r) for r in roots]
+        uses = [0] * len(pool.exprs)
+        for parts in pool.parts:
+            for p in parts:
+                uses[p] += 1
+        for t in tops:
+            uses[t] += 1
+        text: list[str] = []
+        level: list[int] = []
+        depth: list[int] = []
+        for n, e in enumerate(pool.exprs):
+            parts = pool.parts[n]
+            t, lv = self.one(e, [(text[p], level[p]) for p in parts])
+            d = 1 + max((depth[p] for p in parts), default=0)
+            trivial = isinstance(e, (Const, Var))
+            if not trivial and (uses[n] > 1 or ((d > DEEPEST or len(t) > LINE) and n not in tops)):
+                local = self.temporary()
+                self.put(f"{local} = {t}")
+                t, lv, d = local, ATOM, 1
+            text.append(t)
+            level.append(lv)
+            depth.append(d)
+        return [text[t] for t in tops]
+
+    def one(self, e: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
+        args = [t for t, _ in parts]
+        match e:
+            case Const():
+                t = const_text(e)
+                return t, (5 if t.startswith("-") else ATOM)
+            case Var(name=name):
+                return self.name(name), ATOM
+            case Load(buffer=b, dtype="bool"):
+                return f"{self.name(b)}[{args[0]}] != 0", 3
+            case Load(buffer=b):
+                return f"{self.name(b)}[{args[0]}]", ATOM
+            case Apply(fn=fn) if fn in INFIX:
+                return self.infix(fn, parts)
+            case Apply(fn="neg"):
+                return f"-{wrap(parts[0], 8)}", 5
+            case Apply(fn="not"):
+                return f"(not {wrap(parts[0], 4)})", ATOM
+            case Apply(fn=fn):
+                return f"{fn}({', '.join(args)})", ATOM
+            case Cast(value=v, dtype=d, mode=m):
+                return cast_text(args[0], v.dtype, d, m), ATOM
+            case Select():
+                return f"select({', '.join(args)})", ATOM
+        raise TypeError(f"no text for {type(e).__name__}")
+
+    def infix(self, fn: str, parts: list[tuple[str, int]]) -> tuple[str, int]:
+        sign, level = INFIX[fn]
+        # `a - b + c` reads left to right, so the left side needs no parentheses at the same level.
+        left = wrap(parts[0], level if level >= 6 else level + 2)
+        return f"{left} {sign} {wrap(parts[1], level + 1 if level >= 6 else level + 2)}", level
+
+    # --- statements ---
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        self.indent += 1
+        before = len(self.lines)
+        for s in body:
+            self.statement(s)
+        if len(self.lines) == before:
+            self.put("pass")
+        self.indent -= 1
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case For(var=v, start=start, stop=stop, body=body):
+                a, b = self.texts(start, stop)
+                self.put(f"for {self.name(v)} in range({b if a == '0' else f'{a}, {b}'}):")
+                self.block(body)
+            case Let(var=v, value=value) | Set(var=v, value=value):
+                (t,) = self.texts(value)
+                self.put(f"{self.name(v)} = {t}")
+                if v in self.written:
+                    self.put(f"row[{self.written[v]}] = {self.name(v)}")
+            case Store(buffer=b, index=index, value=value):
+                i, t = self.texts(index, value)
+                self.put(f"{self.name(b)}[{i}] = {self.stored(b, t, value.dtype)}")
+            case If(condition=c, then=then, other=other):
+                (t,) = self.texts(c)
+                self.put(f"if {t}:")
+                self.block(then)
+                if other:
+                    self.put("else:")
+                    self.block(other)
+            case Alloc():
+                self.alloc(s)
+            case Fail(site=site):
+                self.put(f"return {site}")
+            case _:
+                raise TypeError(f"no text for {type(s).__name__}")
+
+    def stored(self, buffer: str, text: str, dtype: str) -> str:
+        held = self.held[buffer]
+        if held in ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "bool"):
+            return f"{STORED.get(held, held)}({text})"
+        return text
+
+    def alloc(self, s: Alloc) -> None:
+        (count,) = self.texts(s.count)
+        size, name = BYTES_PER_VALUE[s.dtype], self.name(s.buffer)
+        free, end = ("escape[0]", "escape[1]") if s.escapes else ("scratch", "scratch_end")
+        self.put(f"if {count} > ({end} - {free} - 63) // {size}:" if not count.isdigit() else
+                 f"if {end} - {free} < {int(count) * size + 63}:")
+        self.put("    return -1")
+        self.put(f"{name} = at_{s.dtype}({free})")
+        if s.escapes:
+            self.put(f"row[{self.written[s.buffer]}] = {free}")
+        self.put(f"{free} = {free} + (max({count}, 0) * {size} + 63) // 64 * 64" if not count.isdigit() else
+                 f"{free} = {free} + {(int(count) * size + 63) // 64 * 64}")
+
+    # --- the whole ---
+
+    def kernel_lines(self) -> list[str]:
+        k = self.kernel
+        allocs = [s for s in walk(k.body) if isinstance(s, Alloc)]
+        self.held = {a.name: ("bool" if a.kind == "mask" else a.dtype) for a in k.arguments if a.kind != "size"}
+        self.held |= {a.buffer: a.dtype for a in allocs}
+        self.lines = [f"# one record: {', '.join(map(argument_text, k.arguments))}", f"def {clean(k.name)}(table, arena):"]
+        self.put("row = at_i64(table)")
+        for j, a in enumerate(k.arguments):
+            if not a.writes:
+                self.put(self.argument(j, a))
+        if any(not s.escapes for s in allocs):
+            self.put("scratch = at_i64(arena)[2]")
+            self.put("scratch_end = at_i64(arena)[3]")
+        if any(s.escapes for s in allocs):
+            self.put("escape = at_i64(arena)")
+        for s in k.body:
+            self.statement(s)
+        if not (k.body and isinstance(k.body[-1], Fail)):
+            self.put("return 0")
+        return self.lines
+
+    def argument(self, j: int, a: Argument) -> str:
+        if a.kind == "size":
+            return f"{self.name(a.name)} = row[{j}]"
+        dtype = "bool" if a.kind == "mask" else a.dtype
+        return f"{self.name(a.name)} = at_{dtype}(row[{j}])"
+
+
+def argument_text(a: Argument) -> str:
+    """What the comment above the function says of one argument; slots' names go through `clean`, being the user's."""
+    place = f"{a.kind} of {clean(a.slot)}" + (f" axis {a.axis}" if a.kind == "size" else f" {a.dtype}")
+    return place + (" (written)" if a.writes else "")
+
+
+def arguments_of(text: str) -> int:
+    """How many arguments the kernel of this text has."""
+    head = text.split("\n", 1)[0].removeprefix("# one record: ")
+    return len(head.split(", ")) if head else 0
+
+
+def wrap(part: tuple[str, int], level: int) -> str:
+    return part[0] if part[1] >= level else f"({part[0]})"
+
+
+def clean(name: str) -> str:
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return text if text and not text[0].isdigit() else "_" + text
+
+
+def cast_text(value: str, source: str, target: str, mode: str) -> str:
+    if mode == "exact" and target in ("f32", "f64", "i64") and source not in ("f16", "bf16", "bool", "f32", "f64", "u64"):
+        return f"{target}({value})"
+    if mode == "exact" and (source, target) in (("f64", "f32"), ("f32", "f64")):
+        return f"{target}({value})"
+    return f"{source}_to_{target}{'' if mode == 'exact' else '_' + mode}({value})"
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer ones first."""
+    for s in body:
+        yield s
+        match s:
+            case For(body=inner):
+                yield from walk(inner)
+            case If(then=then, other=other):
+                yield from walk(then)
+                yield from walk(other)
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The kernel as Python text; equal kernels give equal text, which names the compiled object in the cache."""
+    return "\n".join(Printer(kernel).kernel_lines()) + "\n"

@@ -1,0 +1,101 @@
+"""Kernels to machine code: loop IR goes in, verified objects lie in the compile cache afterwards.
+
+Numba is imported only when the cache lacks an object. Its optimised LLVM IR for one record gets the loop
+over records around it and becomes a relocatable object for this CPU.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+from ..runtime import objects
+from ..runtime.plan import KernelText
+from .emit_numba import arguments_of, kernel_text
+from .loops import Kernel
+
+# Every record whose status is 0 on entry; -1 (too little memory) ends the kernel.
+LOOP = """
+declare i64 @{record}(i64, i64)
+
+define void @{symbol}(i64 %n, i64 %table, i64 %status, i64 %arena) {{
+entry:
+  %statuses = inttoptr i64 %status to ptr
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %loop, label %done
+loop:
+  %r = phi i64 [ 0, %entry ], [ %next, %again ]
+  %place = getelementptr i64, ptr %statuses, i64 %r
+  %before = load i64, ptr %place
+  %active = icmp eq i64 %before, 0
+  br i1 %active, label %work, label %again
+work:
+  %offset = mul i64 %r, {stride}
+  %row = add i64 %table, %offset
+  %now = call i64 @{record}(i64 %row, i64 %arena)
+  store i64 %now, ptr %place
+  %short = icmp eq i64 %now, -1
+  br i1 %short, label %done, label %again
+again:
+  %next = add i64 %r, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+
+
+@functools.cache
+def machine() -> Any:
+    """The target machine for this CPU, at full optimisation, for code that may lie anywhere."""
+    binding, t = objects.llvm(), objects.target()
+    return binding.Target.from_triple(t.triple).create_target_machine(
+        cpu=t.cpu, features=t.features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def record_ir(text: str) -> tuple[str, str]:
+    """Optimised LLVM IR of the text's function, and the name of the function in it."""
+    from numba import types
+    from numba.core.ccallback import CFunc
+
+    from .intrinsics import namespace
+
+    module = compile(text, "<kernel>", "exec")
+    names = namespace(module)
+    exec(module, names)
+    inner = next(c for c in module.co_consts if isinstance(c, CodeType))
+    signature = (types.int64(types.int64, types.int64))
+    options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": False}
+    made = CFunc(names[inner.co_name], (signature.args, signature.return_type), locals={}, options=options)
+    made.compile()
+    return made._library.get_llvm_str(), made.native_name
+
+
+def object_code(text: str, key: str) -> bytes:
+    """The relocatable object for this text; its one visible symbol is `objects.symbol_of(key)`."""
+    binding = objects.llvm()
+    ir, record = record_ir(text)
+    module = binding.parse_assembly(ir)
+    symbol = objects.symbol_of(key)
+    loop = LOOP.format(record=record, symbol=symbol, stride=8 * arguments_of(text))
+    module.link_in(binding.parse_assembly(loop))
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    module.verify()
+    return bytes(machine().emit_object(module))
+
+
+def build(kernels: Sequence[Kernel]) -> list[KernelText]:
+    """Texts of the kernels; afterwards the cache holds an object for each."""
+    texts: list[KernelText] = []
+    for kernel in kernels:
+        text = kernel_text(kernel)
+        key = objects.key_of(text)
+        if objects.fetch(key) is None:
+            objects.store(key, object_code(text, key))
+        texts.append(KernelText(kernel.name, text, key))
+    return texts

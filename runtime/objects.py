@@ -1,0 +1,245 @@
+"""The compile cache, and machine code from it: kernel texts go in, callables come out, without numba.
+
+An object file can do anything, so none of its bytes reaches LLVM before its HMAC verifies under the user's key
+(`PIPEC_KEY`, or a file of mode 0600 made at first use). Entries are written under another name and renamed, so
+processes may share the folder; one that can't be used counts as absent.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .plan import KernelText
+
+MAGIC = b"pipecobj1\n"
+LARGEST_OBJECT = 64 << 20
+DEFAULT_LIMIT = 512 << 20
+SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Missing(Exception):
+    """The cache holds no object of this user and this CPU for `names`: they must be compiled."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names = tuple(names)
+        super().__init__("not compiled for this machine: " + ", ".join(self.names))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an object was made for and by; objects for any other target are not used."""
+
+    triple: str
+    cpu: str
+    features: str
+    makers: str   # versions of the tools
+
+    def tag(self) -> bytes:
+        return "\0".join((self.triple, self.cpu, self.features, self.makers)).encode()
+
+
+@functools.cache
+def llvm() -> Any:
+    """llvmlite's binding, ready to compile for this machine."""
+    import llvmlite.binding as binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+@functools.cache
+def target() -> Target:
+    binding = llvm()
+    import llvmlite
+
+    made = [f"python {sys.version_info[0]}.{sys.version_info[1]}", f"llvmlite {llvmlite.__version__}"]
+    with contextlib.suppress(PackageNotFoundError):
+        made.append(f"numba {version('numba')}")
+    for name in ("intrinsics.py", "native.py"):   # a change of what the names in a text mean makes other code
+        with contextlib.suppress(OSError):
+            source = (Path(__file__).parent.parent / "compiler" / name).read_bytes()
+            made.append(hashlib.blake2b(source, digest_size=8).hexdigest())
+    features = binding.get_host_cpu_features().flatten()
+    return Target(binding.get_process_triple(), binding.get_host_cpu_name(), features, ", ".join(made))
+
+
+def key_of(text: str) -> str:
+    """The name of the object for this text on this machine."""
+    return hashlib.blake2b(target().tag() + b"\0\0" + text.encode(), digest_size=20).hexdigest()
+
+
+def symbol_of(key: str) -> str:
+    return f"pipec_{key}"
+
+
+# --- the folder ---
+
+
+def folder() -> Path:
+    """The cache folder, made where it doesn't exist, closed to others."""
+    if "PIPEC_CACHE" in os.environ:
+        path = Path(os.environ["PIPEC_CACHE"])
+    else:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipec"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def user_key() -> bytes:
+    """The key under which objects are trusted. A key file that others may read or own is refused."""
+    given = os.environ.get("PIPEC_KEY")
+    if given:
+        return hashlib.blake2b(given.encode(), digest_size=32, person=b"pipec key").digest()
+    path = folder() / "key"
+    for _ in range(2):
+        with contextlib.suppress(FileNotFoundError):
+            return _read_key(path)
+        _make_key(path)
+    return _read_key(path)
+
+
+def _read_key(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(file.fileno())
+        if stat.S_IMODE(info.st_mode) & 0o077 or info.st_uid != os.getuid():
+            raise PermissionError(f"{path} must belong to you and have mode 0600: delete it, a new one is made")
+        content = file.read(64)
+    if len(content) != 32:
+        raise PermissionError(f"{path} isn't a key: delete it, a new one is made")
+    return content
+
+
+def _make_key(path: Path) -> None:
+    temporary = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(secrets.token_bytes(32))
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)   # unlike a rename, never replaces the key of a process that came first
+    temporary.unlink()
+
+
+def _path(key: str) -> Path:
+    if len(key) != 40 or not all(c in "0123456789abcdef" for c in key):
+        raise ValueError("not a key of the compile cache")
+    return folder() / f"{key}.o"
+
+
+def _mac(key: str, code: bytes) -> bytes:
+    signed = hmac.new(user_key(), digestmod=hashlib.sha256)
+    for part in (MAGIC, key.encode(), target().tag(), code):
+        signed.update(len(part).to_bytes(8, "little"))
+        signed.update(part)
+    return signed.digest()
+
+
+def store(key: str, code: bytes) -> None:
+    """Put an object into the cache; least recently used entries go where there is no room."""
+    path = _path(key)
+    temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(MAGIC + _mac(key, code) + code)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    evict(keep=path)
+
+
+def evict(keep: Path) -> None:
+    """Delete what was used longest ago until all entries together are within the limit."""
+    limit = int(os.environ.get("PIPEC_CACHE_LIMIT") or DEFAULT_LIMIT)
+    entries = []
+    for entry in folder().glob("*.o"):
+        with contextlib.suppress(OSError):
+            info = entry.stat()
+            entries.append((info.st_mtime_ns, info.st_size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if total <= limit:
+            return
+        if entry != keep:
+            total -= size
+            with contextlib.suppress(OSError):
+                entry.unlink()
+
+
+def fetch(key: str) -> bytes | None:
+    """The verified object, or None. A hit counts as a use."""
+    path = _path(key)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_OBJECT + 1)
+    except OSError:
+        return None
+    head = len(MAGIC) + 32
+    if len(content) <= head or len(content) > LARGEST_OBJECT or not content.startswith(MAGIC):
+        return None
+    code = content[head:]
+    if not hmac.compare_digest(content[len(MAGIC):head], _mac(key, code)):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return code
+
+
+# --- linking ---
+
+
+@functools.cache
+def _jit() -> Any:
+    return llvm().create_lljit_compiler()
+
+
+_linked: dict[str, tuple[Any, Callable[..., None]]] = {}   # kept for the life of the process: code can't be unloaded safely
+
+
+def link(key: str, code: bytes) -> Callable[..., None]:
+    """The kernel in a verified object: `kernel(n, table, status, arena)`, all addresses, without the GIL."""
+    if key not in _linked:
+        builder = llvm().JITLibraryBuilder()
+        builder.add_object_img(code)
+        builder.export_symbol(symbol_of(key))
+        builder.add_current_process()
+        library = builder.link(_jit(), key)
+        _linked[key] = (library, SIGNATURE(library[symbol_of(key)]))
+    return _linked[key][1]
+
+
+def load(texts: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
+    """Kernels by name. Raises Missing for those the cache doesn't hold (verified, for this machine).
+
+    The object is found by the text itself: what a plan says about its key is not believed.
+    """
+    found: dict[str, Callable[..., None]] = {}
+    missing: list[str] = []
+    for text in texts:
+        key = key_of(text.text)
+        if key in _linked:
+            found[text.name] = _linked[key][1]
+            continue
+        code = fetch(key)
+        if code is None:
+            missing.append(text.name)
+        else:
+            found[text.name] = link(key, code)
+    if missing:
+        raise Missing(missing)
+    return found
