@@ -1,0 +1,406 @@
+"""Runs a `plan.Program` over a chunk of frames: kernels by address, library operators one frame at a time.
+
+Memory belongs to the worker and is used again for the next chunk, so nothing is allocated per record once
+it has grown. A frame that fails keeps the number of its site; the others go on.
+"""
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.ops import OPERATORS, BadRecord
+from .plan import CallExtern, CallOperator, Program, Require, RunKernel, Slot
+
+Ints = NDArray[np.int64]
+Kernel = Callable[[int, int, int, int], None]
+DROPPED = -2         # status of a frame that `where` left out
+NEEDS_MEMORY = -1    # status of a frame whose kernel wants a larger arena
+
+DTYPES: dict[str, Any] = {
+    "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8), "u16": np.dtype(np.uint16), "i16": np.dtype(np.int16),
+    "u32": np.dtype(np.uint32), "i32": np.dtype(np.int32), "u64": np.dtype(np.uint64), "i64": np.dtype(np.int64),
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
+}
+
+
+def address_of(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def view(address: int, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """An array over memory that somebody else keeps alive."""
+    count = int(np.prod(shape)) * dtype.itemsize
+    if count == 0:
+        return np.empty(shape, dtype)
+    raw = (ctypes.c_char * count).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+class Block:
+    """Memory that only grows."""
+
+    def __init__(self) -> None:
+        self.data = np.empty(0, np.uint8)
+
+    def at_least(self, size: int) -> int:
+        """Address of at least `size` bytes, 64-byte aligned."""
+        if len(self.data) < size + 64:
+            self.data = np.empty(size + size // 2 + 64, np.uint8)
+        return (address_of(self.data) + 63) & ~63
+
+
+class Bump:
+    """Memory for arrays of one chunk: taken from the front, all given back at once."""
+
+    def __init__(self, size: int = 1 << 20):
+        self.block, self.used, self.wanted = np.empty(size, np.uint8), 0, 0
+
+    def clear(self) -> None:
+        if self.wanted > len(self.block):
+            self.block = np.empty(self.wanted + self.wanted // 4, np.uint8)
+        self.used = self.wanted = 0
+
+    def take(self, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+        """An array that lives until `clear`; beyond the block it is an ordinary one, and the block grows then."""
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.wanted += size + 128
+        start = self.used + (-(address_of(self.block) + self.used)) % 64
+        if start + size > len(self.block):
+            return np.empty(shape, dtype)
+        self.used = start + size
+        return self.block[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclass
+class Held:
+    """The values of one slot for every frame of a chunk.
+
+    Numbers lie at addresses `at[r]`, with `sizes[r]` dims where they vary; texts and bytes are `objects`.
+    """
+
+    at: Ints | None = None
+    sizes: Ints | None = None
+    mask: Ints | None = None
+    objects: list[Any] | None = None
+    keep: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Frame `frame` of the chunk is bad: the site's number, or a library's own words."""
+
+    frame: int
+    site: int
+    code: str = ""
+    reason: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of an output go: row r at `address + r * stride`."""
+
+    address: int
+    stride: int
+
+
+class Frames:
+    """A chunk of frames while its program runs."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self.status = np.zeros(count, np.int64)
+        self.passed = np.zeros(count, np.int64)   # how many `where` and `check` lines held
+        self.values: dict[str, Held] = {}
+        self.failures: list[Failure] = []
+
+    def alive(self) -> Ints:
+        return np.flatnonzero(self.status == 0)
+
+
+class Runner:
+    """One program, ready to run in one thread."""
+
+    def __init__(self, program: Program, kernels: Mapping[str, Kernel], params: Mapping[str, Any] | None = None,
+                 allow_extern: bool = False):
+        """`params`: values of open params by name. Raises ValueError for extern functions not allowed."""
+        self.program, self.kernels = program, kernels
+        self.slots = {s.name: s for s in program.slots}
+        self.blocks: dict[str, Block] = {}
+        self.bump = Bump()
+        self.outputs, self.scratch = Block(), Block()
+        self.sizes = [1 << 16, 1 << 20]   # of outputs, scratch
+        self.retired: list[Any] = []      # blocks outgrown in this chunk, whose arrays are still used
+        self.next_output = self.outputs.at_least(self.sizes[0])
+        self.constants = {s.name: _constant(s) for s in program.slots if s.value is not None}
+        for name, value in (params or {}).items():
+            slot = self.slots.get(f"param.{name}")
+            if slot is not None:
+                self.constants[slot.name] = _constant(_with_value(slot, value))
+        self.externs = {s.target: _load_extern(s.target, allow_extern) for s in program.steps if isinstance(s, CallExtern)}
+        self.keys = np.zeros(max(1, len(program.draws)), np.uint64)
+        self.epoch = np.zeros(1, np.int64)
+
+    @property
+    def calls_library(self) -> bool:
+        return any(isinstance(s, CallOperator | CallExtern) for s in self.program.steps)
+
+    def start_epoch(self, epoch: int, keys: Sequence[int]) -> None:
+        """`keys`: the Philox key of every path in `program.draws`."""
+        self.epoch[0] = epoch
+        self.keys[: len(keys)] = keys
+
+    def frames(self, count: int, ids: NDArray[np.uint64], counts: Ints | None = None) -> Frames:
+        """A chunk with the slots that every program may ask for; fields are put in by `give`."""
+        self.bump.clear()
+        self.retired.clear()
+        self.next_output = self.outputs.at_least(self.sizes[0])
+        frames = Frames(count)
+        for name, constant in self.constants.items():
+            frames.values[name] = constant if constant.at is None else Held(
+                at=np.broadcast_to(constant.at, count), mask=constant.mask, keep=constant.keep)
+            if constant.objects is not None:
+                frames.values[name] = Held(objects=constant.objects * count)
+        self._cells(frames, "@id", ids.view(np.int64))
+        if counts is not None:
+            self._cells(frames, "@count", counts)
+        frames.values["@epoch"] = Held(at=np.full(count, address_of(self.epoch)))
+        frames.values["@keys"] = Held(at=np.full(count, address_of(self.keys)))
+        return frames
+
+    def _cells(self, frames: Frames, name: str, numbers: Ints) -> None:
+        cells = np.ascontiguousarray(numbers)
+        frames.values[name] = Held(at=address_of(cells) + 8 * np.arange(frames.count), keep=[cells])
+
+    def give(self, frames: Frames, slot_name: str, values: Sequence[Any]) -> None:
+        """Fill an input slot from one value per frame."""
+        slot = self.slots[slot_name]
+        if slot.dtype not in DTYPES:
+            frames.values[slot_name] = Held(objects=list(values))
+            return
+        if slot.fixed:
+            at, array = self._block(slot, frames.count)
+            for r, value in enumerate(values):
+                array[r] = value
+            frames.values[slot_name] = Held(at=at)
+            return
+        held = Held(at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
+        frames.values[slot_name] = held
+        for r, value in enumerate(values):
+            self._hold(frames, held, slot, r, value, 0)
+
+    def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any, mask: Ints | None = None) -> None:
+        """Fill an input slot of fixed size with rows that lie in memory already."""
+        frames.values[slot_name] = Held(at=at, mask=mask, keep=[keep])
+
+    def _block(self, slot: Slot, count: int) -> tuple[Ints, NDArray[Any]]:
+        dtype = DTYPES[slot.dtype]
+        shape = (count, *[int(d or 0) for d in slot.dims])
+        stride = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+        base = self.blocks.setdefault(slot.name, Block()).at_least(stride * count)
+        return base + stride * np.arange(count), view(base, shape, dtype)
+
+    def run(self, frames: Frames, targets: Mapping[str, Target] | None = None) -> None:
+        """Fill every slot of the program; outputs named in `targets` (slot → place) go there."""
+        targets = targets or {}
+        for step in self.program.steps:
+            match step:
+                case RunKernel():
+                    self._kernel(frames, step, targets)
+                case Require():
+                    self._require(frames, step)
+                case CallOperator():
+                    self._call(frames, step, OPERATORS[step.op].cpu)
+                case CallExtern():
+                    self._call(frames, step, None)
+            if not (frames.status == 0).any():
+                break
+        for r in np.flatnonzero(frames.status > 0):
+            if not any(f.frame == r for f in frames.failures):
+                frames.failures.append(Failure(int(r), int(frames.status[r])))
+
+    def _kernel(self, frames: Frames, step: RunKernel, targets: Mapping[str, Target]) -> None:
+        for name in step.outputs:
+            self._prepare(frames, self.slots[name], targets.get(name))
+        table = np.zeros((frames.count, max(1, len(step.args))), np.int64)
+        for j, arg in enumerate(step.args):
+            held = frames.values[arg.slot]
+            if arg.writes:
+                continue
+            if arg.kind == "size":
+                table[:, j] = held.sizes[:, arg.axis] if held.sizes is not None else self.slots[arg.slot].dims[arg.axis]
+            else:
+                table[:, j] = held.at if arg.kind == "data" else held.mask
+        self._launch(self.kernels[step.kernel], table, frames.status)
+        for j, arg in enumerate(step.args):
+            if not arg.writes:
+                continue
+            held = frames.values[arg.slot]
+            if arg.kind == "size":
+                assert held.sizes is not None
+                held.sizes[:, arg.axis] = table[:, j]
+            elif arg.kind == "data":
+                held.at = table[:, j].copy()
+            else:
+                held.mask = table[:, j].copy()
+
+    def _prepare(self, frames: Frames, slot: Slot, target: Target | None) -> None:
+        """Memory for an output: at its target, in a block of ours, or (unknown size) left to the kernel."""
+        if not slot.fixed:
+            frames.values[slot.name] = Held(sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
+            return
+        at = target.address + target.stride * np.arange(frames.count) if target else self._block(slot, frames.count)[0]
+        frames.values[slot.name] = Held(at=at)
+        if slot.missing:
+            size = int(np.prod([int(d or 0) for d in slot.dims], dtype=np.int64))
+            base = self.blocks.setdefault(slot.name + "?", Block()).at_least(size * frames.count)
+            frames.values[slot.name].mask = base + size * np.arange(frames.count)
+
+    def _launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
+        """Call the kernel; where it wants more memory, give it and go on from that record."""
+        arena, done, count = np.zeros(4, np.int64), 0, len(status)
+        arena[0] = self.next_output
+        while True:
+            arena[1] = address_of(self.outputs.data) + len(self.outputs.data)
+            arena[2] = self.scratch.at_least(self.sizes[1])
+            arena[3] = address_of(self.scratch.data) + len(self.scratch.data)
+            kernel(count - done, address_of(table) + done * table.strides[0], address_of(status) + 8 * done, address_of(arena))
+            self.next_output = int(arena[0])
+            short = np.flatnonzero(status == NEEDS_MEMORY)
+            if not len(short):
+                return
+            done = int(short[0])
+            status[done] = 0
+            self._grow()
+            arena[0] = self.next_output
+
+    def _grow(self) -> None:
+        """A larger scratch, and a new block of outputs."""
+        self.sizes = [2 * self.sizes[0], 2 * self.sizes[1]]
+        if max(self.sizes) > 1 << 36:
+            raise MemoryError("a kernel asks for more than 64 GiB")
+        self.retired.append(self.outputs.data)
+        self.outputs = Block()
+        self.next_output = self.outputs.at_least(self.sizes[0])
+
+    def _require(self, frames: Frames, step: Require) -> None:
+        held = frames.values[step.slot]
+        for r in frames.alive():
+            if not self.value(frames, step.slot, int(r), held):
+                frames.status[r] = DROPPED if step.kind == "where" else step.site
+            else:
+                frames.passed[r] += 1
+
+    def _call(self, frames: Frames, step: CallOperator | CallExtern, function: Callable[..., Any] | None) -> None:
+        for name in step.outputs:
+            slot = self.slots[name]
+            objects = [None] * frames.count if slot.dtype not in DTYPES else None
+            frames.values[name] = Held(
+                at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64),
+                mask=np.zeros(frames.count, np.int64) if slot.missing else None, objects=objects)
+        for r in frames.alive():
+            args = [self.value(frames, a, int(r)) for a in step.args]
+            try:
+                if function is None:
+                    assert isinstance(step, CallExtern)
+                    result = _call_extern(self.externs[step.target], step.target, args)
+                else:
+                    result = function(self.bump.take, *args)
+            except BadRecord as bad:
+                frames.status[r] = step.site
+                frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
+                continue
+            results = result if len(step.outputs) > 1 else (result,)
+            for name, value in zip(step.outputs, results, strict=True):
+                self._hold(frames, frames.values[name], self.slots[name], int(r), value, step.site)
+
+    def _hold(self, frames: Frames, held: Held, slot: Slot, r: int, value: Any, site: int) -> None:
+        """Keep a Python value as the slot's value in frame r; a wrong type or size makes the frame bad."""
+        if slot.dtype not in DTYPES:
+            assert held.objects is not None
+            held.objects[r] = value
+            return
+        array = np.asarray(value)
+        if array.dtype != DTYPES[slot.dtype]:
+            if slot.dims or not np.can_cast(array.dtype, DTYPES[slot.dtype], "same_kind"):
+                self._refuse(frames, r, site, f"it is {array.dtype}, not {slot.dtype}")
+                return
+            array = array.astype(DTYPES[slot.dtype])
+        fits = array.ndim == len(slot.dims) and all(d is None or d == s for d, s in zip(slot.dims, array.shape))
+        if not fits:
+            wanted = ", ".join("_" if d is None else str(d) for d in slot.dims)
+            self._refuse(frames, r, site, f"its shape is {list(array.shape)}, not [{wanted}]")
+            return
+        array = np.ascontiguousarray(array)
+        assert held.at is not None and held.sizes is not None
+        held.at[r] = address_of(array)
+        held.sizes[r] = array.shape
+        held.keep.append(array)
+
+    def _refuse(self, frames: Frames, r: int, site: int, reason: str) -> None:
+        frames.status[r] = site or 1
+        frames.failures.append(Failure(r, site, "E0803", reason))
+
+    def value(self, frames: Frames, name: str, r: int, held: Held | None = None) -> Any:
+        """The value of a slot in frame r: an array (a view), a NumPy scalar, bytes or text."""
+        slot = self.slots[name]
+        held = held or frames.values[name]
+        if held.objects is not None:
+            return held.objects[r]
+        assert held.at is not None
+        dtype = DTYPES[slot.dtype]
+        if not slot.dims:
+            return view(int(held.at[r]), (1,), dtype)[0]
+        return view(int(held.at[r]), self.shape(frames, name, r), dtype)
+
+    def shape(self, frames: Frames, name: str, r: int) -> tuple[int, ...]:
+        held, slot = frames.values[name], self.slots[name]
+        return tuple(int(held.sizes[r, i]) if held.sizes is not None else int(d or 0) for i, d in enumerate(slot.dims))
+
+    def mask(self, frames: Frames, name: str, r: int) -> NDArray[np.bool_]:
+        """True where the slot's value is missing in frame r."""
+        held = frames.values[name]
+        assert held.mask is not None
+        return view(int(held.mask[r]), self.shape(frames, name, r) or (1,), np.dtype(np.bool_))
+
+
+def _with_value(slot: Slot, value: Any) -> Slot:
+    values = value if isinstance(value, tuple | list) else (value,)
+    return Slot(slot.name, slot.dtype, slot.dims, slot.missing, tuple(values))
+
+
+def _constant(slot: Slot) -> Held:
+    assert slot.value is not None
+    if slot.dtype not in DTYPES:
+        return Held(objects=[slot.value[0]])
+    array = np.array(slot.value, DTYPES[slot.dtype])
+    return Held(at=np.array([address_of(array)]), keep=[array])
+
+
+def _load_extern(target: str, allowed: bool) -> Callable[..., Any]:
+    if not allowed:
+        raise ValueError(f"this program runs Python code of yours, `{target}`")
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _call_extern(function: Callable[..., Any], target: str, args: list[Any]) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:  # a user's function may raise anything
+        where = ""
+        trace = error.__traceback__
+        while trace is not None:
+            where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        raise BadRecord("E0811", f"`{target}` raised {type(error).__name__}: {str(error)[:200]}", where.strip()) from error
