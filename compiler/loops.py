@@ -285,9 +285,10 @@ class Builder:
         dtype = then.dtype if isinstance(then, Expr) else other.dtype
         return Select(condition, as_expr(then, dtype), as_expr(other, dtype))
 
-    def call(self, fn: str, *args: Expr, dtype: str | None = None) -> Expr:
-        """A scalar function by name; its result has the first argument's dtype unless said otherwise."""
-        return Apply(fn, args, dtype or args[0].dtype)
+    def call(self, fn: str, *args: Any, dtype: str | None = None) -> Expr:
+        """A scalar function by name; its result has the arguments' dtype unless said otherwise."""
+        own = next(a.dtype for a in args if isinstance(a, Expr))
+        return Apply(fn, tuple(as_expr(a, own) for a in args), dtype or own)
 
     def fail(self, site: int) -> None:
         self.body.append(Fail(site))
