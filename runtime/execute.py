@@ -80,6 +80,14 @@ class Bump:
         return self.block[start : start + size].view(dtype).reshape(shape)
 
 
+@dataclass(frozen=True)
+class Gaps:
+    """A value with missing places: `mask` is True there (bool, same shape); `values` holds anything below it."""
+
+    values: NDArray[Any]
+    mask: NDArray[np.bool_]
+
+
 @dataclass
 class Held:
     """The values of one slot for every frame of a chunk.
@@ -187,16 +195,23 @@ class Runner:
         if slot.dtype not in DTYPES:
             frames.values[slot_name] = Held(objects=list(values))
             return
-        if slot.fixed:
+        if slot.fixed and not slot.missing:
             at, array = self._block(slot, frames.count)
-            for r, value in enumerate(values):
+            for r in frames.alive():
+                value = np.asarray(values[r])
+                if value.shape != array.shape[1:]:
+                    self._refuse(frames, int(r), 0, f"`{slot_name.removeprefix('field.')}` has shape {list(value.shape)}, "
+                                 f"not {list(array.shape[1:])}")
+                    continue
                 array[r] = value
             frames.values[slot_name] = Held(at=at)
             return
         held = Held(at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
         frames.values[slot_name] = held
-        for r, value in enumerate(values):
-            self._hold(frames, held, slot, r, value, 0)
+        if slot.missing:
+            held.mask = np.zeros(frames.count, np.int64)
+        for r in frames.alive():
+            self._hold(frames, held, slot, int(r), values[r], 0)
 
     def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any, mask: Ints | None = None) -> None:
         """Fill an input slot of fixed size with rows that lie in memory already."""
@@ -329,6 +344,12 @@ class Runner:
             assert held.objects is not None
             held.objects[r] = value
             return
+        if isinstance(value, Gaps):
+            mask = np.ascontiguousarray(value.mask)
+            assert held.mask is not None
+            held.mask[r] = address_of(mask)
+            held.keep.append(mask)
+            value = value.values
         array = np.asarray(value)
         if array.dtype != DTYPES[slot.dtype]:
             if slot.dims or not np.can_cast(array.dtype, DTYPES[slot.dtype], "same_kind"):

@@ -1,7 +1,7 @@
 """Level 2: what the runtime runs. Frozen dataclasses, JSON in an artifact; made by `compiler.lower`.
 
-A plan is a chain of stages. Work on one frame (a record, or a batch) is a `Program`: slots of memory and
-steps that fill them. A step runs over a chunk of frames at once.
+A plan is a chain of segments, each from the start of a frame (a record, or a batch) to its end. Work on one frame
+is a `Program`: slots of memory and steps that fill them. A step runs over a chunk of frames at once.
 """
 from __future__ import annotations
 
@@ -100,21 +100,44 @@ class Program(msgspec.Struct, frozen=True):
     sites: tuple[Site, ...] = ()
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """One stage of a stream. `kind` is the graph's stream op, or "program", or "ring" (what a consumer reads).
+class Order(msgspec.Struct, frozen=True):
+    """A change of order: op "shuffle" (chunk, mix, window, key), "take" (n), "repeat" (n, 0 = for ever), "shard",
+    "balance" (field, key). It permutes positions, so it commutes with everything about one record."""
 
-    `options` are the stage's constants by name; values that depend on open params are slots of a program.
+    op: str
+    options: dict[str, Any] = {}
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What begins a frame.
+
+    kind "source" (kind, paths, options, columns), "ring" (what a consumer reads), "each" (fields), "batch" (has,
+    whole, edges, padded: fields padded to the largest, by: the field that holds `by`), "sample" (name, path, times).
+    `number` computes "n" and "budget" where they are there. `inputs` are the segments of other pipelines.
     """
 
     kind: str
-    inputs: tuple[Stage, ...] = ()
     options: dict[str, Any] = {}
-    program: Program | None = None
-    span: tuple[str, int, int] | None = None
+    number: Program | None = None
+    inputs: tuple[tuple[Segment, ...], ...] = ()
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """From the start of a frame to its end: orders of positions, then the program of each frame.
+
+    `takes` are (m, n): of the records for which the first m requirements hold, the first n. `at_most`: the share of
+    bad records that is left out; None stops at the first.
+    """
+
+    start: Start
+    program: Program
+    orders: tuple[Order, ...] = ()
+    takes: tuple[tuple[int, int], ...] = ()
+    at_most: float | None = None
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One emitted field: dims without the batch's own first dimension where `stacked`."""
+    """One field of the ring's rows, or of what a consumer gets: None for a dim that differs."""
 
     name: str
     dtype: str
@@ -145,8 +168,8 @@ class Plan(msgspec.Struct, frozen=True):
     path: str
     seed: int | None
     params: tuple[Param, ...]
-    above: Stage
-    below: Stage
+    above: tuple[Segment, ...]
+    below: tuple[Segment, ...]
     rows: tuple[Column, ...]      # the ring's columns
     emit: tuple[Column, ...]      # what a consumer gets
     kernels: tuple[KernelText, ...]

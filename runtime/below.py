@@ -1,0 +1,159 @@
+"""The part of a plan below `share()`, run in each consumer: rows of the ring in, batches out.
+
+`batch(n)` of rows of fixed size is a view of the ring: nothing is copied.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .execute import DTYPES, Gaps, Kernel, Target, address_of
+from .feed import data_error
+from .frames import Row
+from .plan import Plan, Program, Slot
+from .segments import Later, is_identity
+
+
+class Rows(Protocol):
+    """Consecutive rows of the ring. Arrays keep the lease alive; so does `lease`."""
+
+    count: int
+    fields: Mapping[str, Any]   # fixed columns: (n, *dims); others: lists of n arrays
+
+
+class Reader(Protocol):
+    def take(self, n: int) -> Rows | None:
+        """The next n rows or fewer at the epoch's end, None after it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where to resume after a batch; `records` were delivered by it."""
+
+    next: int
+    skip: int
+    records: int
+
+
+class Below:
+    """Turns rows into what the consumer's loop receives."""
+
+    def __init__(self, plan: Plan, kernels: Mapping[str, Kernel], params: Mapping[str, Any] | None = None,
+                 allow_extern: bool = False):
+        """`params`: values of open params; the plan's own where it names none."""
+        values = {p.name: p.value for p in plan.params if p.open} | dict(params or {})
+        self.plan, self.seed = plan, plan.seed or 0
+        self.first = Later(plan, plan.below[0], kernels, allow_extern, values)
+        self.later = [Later(plan, s, kernels, allow_extern, values) for s in plan.below[1:]]
+        self.stacks = self._stacks_views()
+
+    def _stacks_views(self) -> bool:
+        """Can whole runs of rows go through the record program and become a batch without copies?"""
+        if not self.later or self.plan.below[0].takes:
+            return False
+        start = self.later[0].segment.start
+        program = self.plan.below[0].program
+        plain = start.kind == "batch" and not start.options.get("padded") and not start.options.get("edges")
+        simple = not any(s.__class__.__name__ != "RunKernel" for s in program.steps)
+        slots = {s.name: s for s in program.slots}
+        fixed = all(slots[slot].fixed and not slots[slot].missing for _, slot in program.outputs)
+        rows_fixed = all(c.dtype in DTYPES and None not in c.dims and not c.missing for c in self.plan.rows)
+        return plain and simple and fixed and rows_fixed and "budget" not in (start.options.get("has") or ())
+
+    @property
+    def batch_size(self) -> int | None:
+        """Records per batch where `batch(n)` stands below; computed by `start_epoch`."""
+        for later in self.later:
+            if later.batches:
+                return later.sizes.get("n")
+        return None
+
+    @property
+    def drops_smaller(self) -> bool:
+        return any(s.start.kind == "batch" and s.start.options.get("whole") for s in self.plan.below)
+
+    def start_epoch(self, epoch: int) -> None:
+        for later in (self.first, *self.later):
+            later.start_epoch(epoch)
+
+    def batches(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
+        """What one epoch delivers, field by field, with the point to resume from after each."""
+        self.start_epoch(epoch)
+        if self.stacks:
+            yield from self._stacked(epoch, reader)
+            return
+        rows = self.first.run(_rows(reader, [c.name for c in self.plan.rows]))
+        for later in self.later:
+            rows = later.run(rows)
+        for row in rows:
+            yield row.fields, Progress(row.next, row.skip, 1)
+
+    def _stacked(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
+        batch = self.later[0]
+        n = batch.sizes["n"]
+        whole = bool(batch.segment.start.options.get("whole"))
+        while (rows := reader.take(n)) is not None:
+            if rows.count < n and whole:
+                continue
+            progress = Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count)
+            fields = self._record_program(rows)
+            row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip)
+            for later in self.later:
+                assert row is not None
+                row, _ = later.one(row)
+                if row is None:
+                    break
+            if row is not None:
+                yield row.fields, progress
+
+    def _record_program(self, rows: Rows) -> dict[str, Any]:
+        """The lines between `share` and `batch`, on all records of a batch at once."""
+        program, runner = self.plan.below[0].program, self.first.runner
+        if is_identity(program):
+            return {name: rows.fields[slot.removeprefix("field.")] for name, slot in program.outputs}
+        ids = np.ascontiguousarray(rows.fields["_id"])
+        frames = runner.frames(rows.count, ids)
+        for name, slot in program.inputs:
+            array = rows.fields[name]
+            runner.give_rows(frames, slot, address_of(array) + array.strides[0] * np.arange(rows.count), array)
+        made = {slot: _empty(runner.slots[slot], rows.count) for _, slot in program.outputs if not slot.startswith("field.")}
+        targets = {slot: Target(address_of(a), a.strides[0] if a.ndim else 0) for slot, a in made.items()}
+        runner.run(frames, targets)
+        if frames.failures:
+            raise data_error(program, frames.failures[0], f"row {frames.failures[0].frame} of a batch", self.first.epoch,
+                             int(rows.fields["_next"][0]) - 1, None)
+        return {name: _output(runner, frames, made, slot, rows, program) for name, slot in program.outputs}
+
+
+def _empty(slot: Slot, count: int) -> NDArray[Any]:
+    return np.empty((count, *[int(d or 0) for d in slot.dims]), DTYPES[slot.dtype])
+
+
+def _output(runner: Any, frames: Any, made: Mapping[str, NDArray[Any]], slot: str, rows: Rows, program: Program) -> Any:
+    if slot.startswith("field."):
+        return rows.fields[slot.removeprefix("field.")]
+    array = made[slot]
+    at = frames.values[slot].at
+    if rows.count and int(at[0]) != address_of(array):   # a constant, not written by a kernel
+        for r in range(rows.count):
+            array[r] = runner.value(frames, slot, r)
+    return array
+
+
+def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
+    while (rows := reader.take(64)) is not None:
+        for i in range(rows.count):
+            fields = {}
+            for name in names:
+                value = rows.fields[name][i]
+                mask = rows.fields.get(name + "?")
+                fields[name] = value if mask is None else Gaps(np.asarray(value), np.asarray(mask[i]))
+            yield Row(fields, int(rows.fields["_id"][i]), int(rows.fields["_next"][i]), int(rows.fields["_skip"][i]))
+
+
+

@@ -1,0 +1,127 @@
+"""Segments after the first: frames made from the rows before (`each`, `batch`), then their program.
+
+The same code runs in the producer (lines above `share()`) and in each consumer (lines below).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..kernels.random import draw_key
+from .errors import DataError
+from .execute import Frames, Kernel, Runner
+from .feed import data_error, fields_of
+from .frames import Row, batch_row, each, groups, numbers_of
+from .plan import Plan, Program, Segment
+
+
+def leading(value: Any) -> int:
+    """The first dimension of a batch's field."""
+    return len(value.values) if hasattr(value, "mask") else len(value)
+
+
+class Numbers:
+    """The sizes that a stage is given as expressions of open params and `epoch`: `n`, `budget`."""
+
+    def __init__(self, program: Program | None, kernels: Mapping[str, Kernel], params: Mapping[str, Any]):
+        self.runner = Runner(program, kernels, params) if program else None
+
+    def at(self, epoch: int) -> dict[str, int]:
+        if self.runner is None:
+            return {}
+        self.runner.start_epoch(epoch, [])
+        frames = self.runner.frames(1, np.zeros(1, np.uint64))
+        self.runner.run(frames)
+        out = {}
+        for name, slot in self.runner.program.outputs:
+            out[name] = int(self.runner.value(frames, slot, 0))
+            if out[name] < 1:
+                raise DataError("E0804", f"`{name}` of a stage is {out[name]}, it must be 1 or more")
+        return out
+
+
+class Later:
+    """One segment whose frames are made from rows."""
+
+    def __init__(self, plan: Plan, segment: Segment, kernels: Mapping[str, Kernel], allow_extern: bool = False,
+                 params: Mapping[str, Any] | None = None):
+        self.plan, self.segment = plan, segment
+        self.runner = Runner(segment.program, kernels, params, allow_extern)
+        self.numbers = Numbers(segment.start.number, kernels, params or {})
+        self.sizes: dict[str, int] = {}
+        self.epoch = 0
+        self.identity = is_identity(segment.program)
+
+    def start_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.sizes = self.numbers.at(epoch)
+        self.runner.start_epoch(epoch, [draw_key(self.plan.seed or 0, p) for p in self.segment.program.draws])
+
+    @property
+    def batches(self) -> bool:
+        return self.segment.start.kind == "batch"
+
+    def run(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows that this segment makes of the rows before it."""
+        left = [n for _, n in self.segment.takes]
+        for frame in self._frames(rows):
+            made, passed = self.one(frame)
+            over = False
+            for k, (needed, _) in enumerate(self.segment.takes):
+                if left[k] == 0:
+                    return
+                if passed >= needed:
+                    left[k] -= 1
+                    over = over or left[k] == 0
+            if made is not None:
+                yield made
+            if over:
+                return
+
+    def _frames(self, rows: Iterator[Row]) -> Iterator[Row]:
+        start = self.segment.start
+        match start.kind:
+            case "each":
+                for row in rows:
+                    yield from each(row, start.options["fields"])
+            case "batch":
+                padded = start.options.get("padded", ())
+                for group in groups(rows, numbers_of(start.options, self.sizes)):
+                    yield batch_row(group, padded)
+            case _:
+                yield from rows
+
+    def one(self, row: Row) -> tuple[Row | None, int]:
+        """Run the program on one frame: the row it leaves (None if `where` drops it), requirements that held."""
+        if self.identity:
+            return Row({name: row.fields[_field(slot)] for name, slot in self.segment.program.outputs},
+                       row.id, row.next, row.skip), 0
+        counts = None
+        if self.batches and row.fields:
+            counts = np.array([max(leading(v) for v in row.fields.values())], np.int64)
+        frames = self.runner.frames(1, np.array([row.id], np.uint64), counts)
+        for name, slot in self.segment.program.inputs:
+            self.runner.give(frames, slot, [row.fields[name]])
+        self.runner.run(frames)
+        self._fail(frames, row)
+        passed = int(frames.passed[0])
+        if frames.status[0] != 0:
+            return None, passed
+        return Row(fields_of(self.runner, frames, self.segment.program, 0), row.id, row.next, row.skip), passed
+
+    def _fail(self, frames: Frames, row: Row) -> None:
+        if frames.failures:
+            what = "batch that ends" if self.batches else "record"
+            raise data_error(self.segment.program, frames.failures[0], f"{what} at position {row.next - 1}", self.epoch,
+                             max(0, row.next - 1), None)
+
+
+def _field(slot: str) -> str:
+    return slot.removeprefix("field.")
+
+
+def is_identity(program: Program) -> bool:
+    """Does the program only hand its fields on?"""
+    return not program.steps and all(slot.startswith("field.") for _, slot in program.outputs)
