@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from math import gcd
 
 from .graph import Node
-from .linear import Monomial, Poly, constant, order, poly
+from .linear import Monomial, Poly, order
 
 MOST_ROWS = 90
 MOST_PRODUCTS = 40
@@ -34,11 +34,10 @@ def _products(rows: list[Poly], least: Callable[[Node], float]) -> list[Poly]:
                 factors = _quotient(product, m)
                 if not factors or any(least(f) < 0 for f in factors):
                     continue
-                times = constant(1)
-                for f in factors:
-                    low = least(f)
-                    times = times.times(poly({(f,): 1}, -int(low) if 0 < low < 2**40 else 0))
-                made[row.times(times)] = None
+                made[row.times(Poly(((factors, 1),), 0))] = None
+                low = least(factors[0])
+                if len(factors) == 1 and 0 < low < 2**40:
+                    made[row.times(Poly(((factors, 1),), -int(low)))] = None
                 if len(made) >= MOST_PRODUCTS:
                     return list(made)
     return list(made)

@@ -155,7 +155,7 @@ class Ranges:
         usual = [v for v in values if v == v]
         nan = len(usual) < len(values)
         if not usual:
-            return Range(-INF, INF, True)
+            return Range(0, 0, True)
         low, high = min(usual), max(usual)
         if n.type.dtype in FLOATS:
             return Range(rounded(low, n.type.dtype), rounded(high, n.type.dtype), nan)
