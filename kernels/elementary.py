@@ -47,7 +47,7 @@ def _with_sign(k: Any, size: Any, x: Any) -> Any:
 # Adding 1.5 · 2^23 (f64: 1.5 · 2^52) leaves the nearest whole number in the low bits of the sum.
 _SHIFTER = {"f32": (12582912.0, 0x4B400000, 127, 23), "f64": (6755399441055744.0, 0x4338000000000000, 1023, 52)}
 # ln 2 in two parts; the first has so few bits that its product with a whole number below 2^11 is exact.
-_LN2_PARTS = {"f32": (0.693145751953125, 1.428606765330187e-06), "f64": (6.93147180369123816490e-01, 1.90821492927058770002e-10)}
+_LN2_PARTS = {"f32": (0.693145751953125, 1.4286068203094173e-06), "f64": (0.6931471803691238, 1.9082149292705877e-10)}
 _EXPM1_TAIL = {"f32": [1 / math.factorial(n) for n in range(2, 8)], "f64": [1 / math.factorial(n) for n in range(2, 14)]}
 
 
@@ -133,9 +133,9 @@ def sigmoid(k: Any, x: Any) -> Any:
 
 _ROOT_HALF_BITS = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}
 _LOG_TAIL = {"f32": [2 / (2 * n + 1) for n in range(1, 6)], "f64": [2 / (2 * n + 1) for n in range(1, 12)]}
-_LOG_LN2 = {"f32": (0.693138122558594, 9.058000614459e-06), "f64": _LN2_PARTS["f64"]}
+_LOG_LN2 = {"f32": (0.6931381225585938, 9.058001351559417e-06), "f64": _LN2_PARTS["f64"]}
 _LEAST_NORMAL = {"f32": (2.0**-126, 2.0**25, 25), "f64": (2.0**-1022, 2.0**54, 54)}
-_LOG10_2 = {"f32": (0.301025390625, 4.605038981195214e-06), "f64": (0.30102999566406, 1.745811948e-11)}
+_LOG10_2 = {"f32": (0.301025390625, 4.605039066518657e-06), "f64": (0.301029995663157, 8.241712586023572e-13)}
 
 
 def _mantissa(k: Any, x: Any) -> tuple[Any, Any]:
@@ -392,7 +392,7 @@ def cospi(k: Any, x: Any) -> Any:
 
 
 _ATAN_TAIL = {"f32": [(-1) ** n / (2 * n + 1) for n in range(1, 9)], "f64": [(-1) ** n / (2 * n + 1) for n in range(1, 21)]}
-_QUARTER = {"f32": (0.785398185253143310546875, -2.1855694143e-08), "f64": (0.7853981633974483, 3.061616997868383e-17)}
+_QUARTER = {"f32": (0.7853981852531433, -2.1855695000931213e-08), "f64": (0.7853981633974483, 3.061616997868383e-17)}
 
 
 def atan2(k: Any, y: Any, x: Any) -> Any:

@@ -69,7 +69,7 @@ class Feed:
         for step in self.segment.orders:
             order = self._ordered(order, step)
         self.order = order
-        keys = [draw_key(self.seed, path) for path in self.segment.program.draws]
+        keys = [draw_key(self.seed, path, epoch) for path in self.segment.program.draws]
         runners = []
         while not self.idle.empty():
             runners.append(self.idle.get_nowait())
@@ -125,7 +125,7 @@ class Feed:
             runner = self.idle.get_nowait()
         except queue.Empty:
             runner = Runner(self.segment.program, self.kernels, self.params, self.allow_extern)
-            runner.start_epoch(self.epoch, [draw_key(self.seed, p) for p in self.segment.program.draws])
+            runner.start_epoch(self.epoch, [draw_key(self.seed, p, self.epoch) for p in self.segment.program.draws])
         try:
             yield runner
         finally:

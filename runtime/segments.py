@@ -57,7 +57,7 @@ class Later:
     def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.sizes = self.numbers.at(epoch)
-        self.runner.start_epoch(epoch, [draw_key(self.plan.seed or 0, p) for p in self.segment.program.draws])
+        self.runner.start_epoch(epoch, [draw_key(self.plan.seed or 0, p, epoch) for p in self.segment.program.draws])
 
     @property
     def batches(self) -> bool:
