@@ -1,0 +1,207 @@
+"""From a program's text to a plan that runs: check, passes, cut, kernels, machine code.
+
+An unchanged program isn't compiled again: its plan is kept in the user's cache beside its kernels.
+"""
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..dsl.problems import Span
+from ..dsl.types import Type
+from ..runtime import plan as plans
+from ..runtime.plan import Column, Plan
+from .cut import Cut, Piece, column_dims, cut
+from .graph import Node, Program
+from .loops import Kernel
+
+Pass = Callable[[Node], Node]
+
+
+def passes() -> tuple[tuple[str, Pass], ...]:
+    """The passes over the graph, in order. Each can be left out by name and changes no value."""
+    from .fuse import fuse
+    from .prune import prune
+    from .simplify import simplify
+
+    return (("simplify", simplify), ("prune", prune), ("fuse", fuse))
+
+
+def pass_names() -> tuple[str, ...]:
+    return tuple(name for name, _ in passes())
+
+
+def transformed(emit: Node, without: Sequence[str] = (), until: str | None = None,
+                times: dict[str, float] | None = None) -> Node:
+    """`emit` after the passes, up to and including `until`, leaving out those named in `without`."""
+    for name, apply in passes():
+        if name not in without:
+            started = time.perf_counter()
+            emit = apply(emit)
+            if times is not None:
+                times[name] = time.perf_counter() - started
+        if name == until:
+            break
+    return emit
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan without machine code, and the kernels it needs."""
+
+    plan: Plan
+    kernels: tuple[Kernel, ...]
+
+
+def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
+    """The plan of a checked program."""
+    from .graphtext import print_graph
+
+    emit = transformed(program.emit, without)
+    parts = cut(emit)
+    lowering = _Lowering(program)
+    above = tuple(lowering.segment(f"above{i}", p) for i, p in enumerate(parts.above))
+    below = lowering.below(parts)
+    params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
+    text = print_graph(emit)
+    told = f"{text}\0{program.seed}\0" + "\0".join(f"{p.name}={p.value!r}" for p in params if not p.open)
+    plan = Plan(
+        name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
+        rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
+        texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest())
+    return Compiled(plan, tuple(lowering.kernels))
+
+
+def _columns(fields: Mapping[str, Type]) -> tuple[Column, ...]:
+    return tuple(Column(name, t.dtype, column_dims(t), t.missing) for name, t in fields.items())
+
+
+class _Lowering:
+    """Lowers segments and collects their kernels."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.kernels: list[Kernel] = []
+
+    def segment(self, name: str, piece: Piece) -> plans.Segment:
+        requires = [(s.op, s.args[1]) for s in piece.stages if s.op in ("where", "check")]
+        return plans.Segment(
+            start=self._start(name, piece), program=self._frame(name, piece.outputs, requires),
+            orders=tuple(_order(s) for s in piece.stages if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
+            takes=tuple((_before(s, piece), _int(s.args[1])) for s in piece.stages if s.op == "take" and not _early(s, piece)),
+            at_most=next((float(s["at_most"]) for s in piece.stages if s.op == "skip_bad"), None))
+
+    def below(self, parts: Cut) -> tuple[plans.Segment, ...]:
+        """The consumer's segments: what reads the ring comes first."""
+        listed = list(parts.below)
+        first = plans.Start("ring")
+        if listed and listed[0].kind == "share":
+            piece = listed.pop(0)
+            opened = self.segment("below0", piece)
+            head = plans.Segment(first, opened.program, opened.orders, opened.takes)
+        else:
+            from .graph import node
+
+            head = plans.Segment(first, self._frame("below0", {n: node("field", type=t, name=n) for n, t in parts.rows.items()}, []))
+        return (head, *(self.segment(f"below{i}", p) for i, p in enumerate(listed, 1)))
+
+    def _frame(self, name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]]) -> plans.Program:
+        from .lower import lower_frame
+
+        program, kernels = lower_frame(name, outputs, requires, self.program.spans)
+        self.kernels += kernels
+        return program
+
+    def _start(self, name: str, piece: Piece) -> plans.Start:
+        start = piece.start
+        match start.op:
+            case "source":
+                spans = self.program.spans.get(start, ())
+                options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
+                           "options": start["options"], "span": _span(spans)}
+                return plans.Start("source", options)
+            case "each":
+                return plans.Start("each", {"fields": start["fields"]})
+            case "batch":
+                return self._batch(name, start)
+            case "share":
+                return plans.Start("share")
+        raise NotImplementedError(f"`{start.op}` checks, but doesn't run yet")
+
+    def _batch(self, name: str, start: Node) -> plans.Start:
+        given = dict(zip(start["has"], start.args[1:], strict=True))
+        options: dict[str, Any] = {"has": start["has"], "whole": start["whole"], "edges": start["edges"]}
+        before = dict(start.args[0].type.parts)
+        if start["pad"]:
+            options["padded"] = tuple(n for n, t in start.type.parts if n in before and t.missing and not before[n].missing)
+        if "by" in given:
+            options["by"] = given["by"]["name"]
+        numbers = {n: v for n, v in given.items() if n != "by"}
+        return plans.Start("batch", options, self._frame(f"{name}_n", numbers, []))
+
+
+def _span(spans: Sequence[Span]) -> tuple[str, int, int] | None:
+    return (spans[0].file, spans[0].start, spans[0].end) if spans else None
+
+
+def _int(n: Node) -> int:
+    return int(n["value"])
+
+
+def _early(stage: Node, piece: Piece) -> bool:
+    """A `take` that no condition stands before counts positions."""
+    return stage.op == "take" and _before(stage, piece) == 0
+
+
+def _before(stage: Node, piece: Piece) -> int:
+    """How many conditions stand before a stage."""
+    place = piece.stages.index(stage)
+    return sum(1 for s in piece.stages[:place] if s.op in ("where", "check"))
+
+
+def _order(stage: Node) -> plans.Order:
+    match stage.op:
+        case "shuffle":
+            return plans.Order("shuffle", {k: stage[k] for k in ("chunk", "mix", "window", "key")})
+        case "take":
+            return plans.Order("take", {"n": _int(stage.args[1])})
+        case "repeat":
+            return plans.Order("repeat", {"n": _int(stage.args[1]) if len(stage.args) > 1 else 0})
+        case "balance":
+            return plans.Order("balance", {"field": stage["field"], "key": stage["key"]})
+    return plans.Order(stage.op)
+
+
+def plan_for(path: str, overrides: Mapping[str, Any] | None = None, run: str | None = None,
+             without: Sequence[str] = ()) -> Plan:
+    """The plan of a program file, its machine code in the compile cache.
+
+    Raises PipeError where the program has mistakes.
+    """
+    from ..runtime import plancache
+
+    overrides = dict(overrides or {})
+    if not without:
+        kept = plancache.find(path, overrides, run)
+        if kept is not None:
+            return kept
+    from .check import check
+    from .native import build
+
+    program = check(path, overrides, run)
+    compiled = lowered(program, without)
+    plan = _with_kernels(compiled.plan, build(compiled.kernels))
+    if not without:
+        plancache.keep(path, overrides, run, plan)
+    return plan
+
+
+def _with_kernels(plan: Plan, kernels: Sequence[plans.KernelText]) -> Plan:
+    import msgspec
+
+    return msgspec.structs.replace(plan, kernels=tuple(kernels))
+
+

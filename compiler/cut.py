@@ -1,0 +1,97 @@
+"""Cuts a graph into segments, each from the start of a frame to its end, and those at `share()` in two.
+
+A plain `batch` that nothing but `share` or `emit` follows moves below the cut: the ring then holds
+records, and a batch is a view of it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..dsl.types import Type
+from .graph import Node, node
+
+STARTS = frozenset(("source", "each", "batch", "window", "pack", "mix", "zip", "sample", "share"))
+SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance"))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of the graph: its start, the stages that don't start a frame (in order), and its `map`."""
+
+    start: Node
+    stages: tuple[Node, ...]
+    outputs: dict[str, Node] = field(hash=False)
+
+    @property
+    def kind(self) -> str:
+        return self.start.op
+
+
+def pieces(stream: Node) -> list[Piece]:
+    """The segments of a stream in the order in which records pass them."""
+    out: list[Piece] = []
+    outputs: dict[str, Node] | None = None
+    stages: list[Node] = []
+    at = stream.args[0] if stream.op == "emit" else stream
+    while True:
+        if at.op == "map":
+            outputs = dict(zip(at["names"], at.args[1:], strict=True))
+        elif at.op in SAME_FRAME:
+            stages.append(at)
+        elif at.op in STARTS:
+            if outputs is None:
+                outputs = _handed_on(at)
+            out.append(Piece(at, tuple(reversed(stages)), outputs))
+            outputs, stages = None, []
+            if at.op in ("source", "mix", "zip"):
+                return out[::-1]
+        else:
+            raise ValueError(f"{at.op} is no stream")
+        at = at.args[0]
+
+
+def _handed_on(start: Node) -> dict[str, Node]:
+    return {name: node("field", type=t, name=name) for name, t in start.type.parts}
+
+
+def is_identity(piece: Piece) -> bool:
+    """Does the segment only hand its fields on?"""
+    return not piece.stages and all(v.op == "field" for v in piece.outputs.values())
+
+
+def is_plain_batch(piece: Piece) -> bool:
+    return piece.kind == "batch" and piece.start["has"] == ("n",) and not piece.start["pad"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`above` runs once; `rows` are the fields that the ring holds; `below` runs in each consumer."""
+
+    above: list[Piece]
+    rows: dict[str, Type]
+    below: list[Piece]
+
+
+def cut(emit: Node) -> Cut:
+    """Split at `share()`; a trailing plain batch goes below."""
+    listed = pieces(emit)
+    at = next((i for i, p in enumerate(listed) if p.kind == "share"), len(listed))
+    above, below = listed[:at], listed[at:]
+    if len(above) > 1 and is_plain_batch(above[-1]) and is_identity(above[-1]):
+        below = [above[-1], *below]
+        above = above[:-1]
+    return Cut(above, _row_types(above[-1]), below)
+
+
+def _row_types(last: Piece) -> dict[str, Type]:
+    return {name: value.type for name, value in last.outputs.items()}
+
+
+def column_dims(t: Type) -> tuple[int | None, ...]:
+    """Sizes known now, None for the others."""
+    out: list[int | None] = []
+    for d in t.dims:
+        if isinstance(d, Node):
+            d = d["value"] if d.op == "const" else None
+        out.append(d)
+    return tuple(out)

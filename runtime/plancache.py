@@ -1,0 +1,100 @@
+"""Plans of programs that haven't changed: found again without lark, numba or the compiler.
+
+An entry is a plan as JSON under an HMAC with the user's key. It counts only while every file that the
+program was made of holds the same text, and this version of pipec made it.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .objects import folder, target, user_key
+from .plan import Plan
+
+LARGEST = 64 << 20
+
+
+class Entry(msgspec.Struct):
+    """A plan and the files it depends on: path → blake2b of the file's bytes."""
+
+    files: dict[str, str]
+    plan: Plan
+
+
+@cache
+def version() -> bytes:
+    """Tells builds of pipec apart, also in a checkout that is being edited."""
+    root = Path(__file__).parent.parent
+    made = hashlib.blake2b(digest_size=16)
+    for part in ("dsl", "compiler", "kernels", "runtime"):
+        for path in sorted((root / part).iterdir()):
+            if path.suffix in (".py", ".pipe", ".lark"):
+                info = path.stat()
+                made.update(f"{path.name}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
+    return made.digest()
+
+
+def _path(path: str, overrides: Mapping[str, Any], run: str | None) -> Path:
+    told = repr((os.path.abspath(path), sorted((k, repr(v)) for k, v in overrides.items()), run))
+    name = hashlib.blake2b(version() + target().tag() + told.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+    return folder() / "plans" / name
+
+
+def _digest(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+    except OSError:
+        return ""
+
+
+def _mac(content: bytes) -> bytes:
+    return hmac.new(user_key(), b"pipec plan\0" + content, hashlib.sha256).digest()
+
+
+def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | None:
+    """The kept plan, None where there is none or a file has changed."""
+    from .objects import fetch
+
+    try:
+        with open(_path(path, overrides, run), "rb") as file:
+            content = file.read(LARGEST)
+        if len(content) < 32 or not hmac.compare_digest(content[:32], _mac(content[32:])):
+            return None
+        entry = msgspec.json.decode(content[32:], type=Entry)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if any(_digest(name) != known or not known for name, known in entry.files.items()):
+        return None
+    if any(fetch(k.key) is None for k in entry.plan.kernels):
+        return None
+    return entry.plan
+
+
+def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
+    """Keep a plan. Failing to (a full disk, a folder that can't be written) costs time only."""
+    content = msgspec.json.encode(Entry({name: _digest(name) for name in plan.texts if os.path.exists(name)}, plan))
+    goal = _path(path, overrides, run)
+    with contextlib.suppress(OSError):
+        goal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = goal.with_name(f".{goal.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(_mac(content) + content)
+        os.replace(temporary, goal)
+        _evict(goal.parent)
+
+
+def _evict(where: Path, limit: int = 1000) -> None:
+    entries = sorted((e.stat().st_mtime_ns, e.path) for e in os.scandir(where))
+    for _, name in entries[:-limit]:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
