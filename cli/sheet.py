@@ -1,0 +1,118 @@
+"""Draws records as a contact sheet: images with their labels, curves, tokens and table rows."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+CELL, GAP, LINE = 176, 12, 13
+INK, PAPER, SHADE = (24, 24, 27), (250, 250, 249), (231, 229, 228)
+
+
+def contact_sheet(records: Sequence[Mapping[str, Any]]) -> Image.Image:
+    """One cell per record, in rows; every record shows all its fields."""
+    cells = [_cell(r) for r in records]
+    columns = max(1, int(np.ceil(np.sqrt(len(cells)))))
+    width, height = max(c.width for c in cells), max(c.height for c in cells)
+    rows = -(-len(cells) // columns)
+    sheet = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + GAP) + GAP), PAPER)
+    for k, cell in enumerate(cells):
+        sheet.paste(cell, (GAP + k % columns * (width + GAP), GAP + k // columns * (height + GAP)))
+    return sheet
+
+
+def _cell(record: Mapping[str, Any]) -> Image.Image:
+    pictures: list[Image.Image] = []
+    lines: list[str] = []
+    for name, value in record.items():
+        array = np.asarray(value) if not isinstance(value, bytes | str) else None
+        image = as_image(array) if array is not None else None
+        if image is not None:
+            pictures.append(_fit(image))
+        elif array is not None and array.ndim == 1 and array.dtype.kind == "f" and len(array) > 16 and not _one_hot(array):
+            pictures.append(_curve(array))
+            lines.append(f"{name}: {len(array)} values")
+        else:
+            lines.append(f"{name}: {_short(value, array)}")
+    height = sum(p.height + 3 for p in pictures) + LINE * len(lines) + 3
+    cell = Image.new("RGB", (CELL, max(height, LINE)), PAPER)
+    pen, y = ImageDraw.Draw(cell), 0
+    for picture in pictures:
+        cell.paste(picture, (0, y))
+        y += picture.height + 3
+    for line in lines:
+        pen.text((1, y), _clip(line), fill=INK, font=ImageFont.load_default(11))
+        y += LINE
+    return cell
+
+
+def _clip(line: str) -> str:
+    return line if len(line) <= 30 else line[:29] + "…"
+
+
+def _one_hot(array: NDArray[Any]) -> bool:
+    return bool(np.isclose(array.astype(np.float64).sum(), 1) and (array >= 0).all())
+
+
+def _short(value: Any, array: NDArray[Any] | None) -> str:
+    if array is None:
+        return f"{len(value):,} bytes" if isinstance(value, bytes) else str(value)
+    if array.ndim == 0:
+        return f"{array:.5g}" if array.dtype.kind == "f" else str(array)
+    if array.ndim == 1 and array.dtype.kind == "f" and len(array) > 4 and _one_hot(array):
+        top = np.argsort(array)[::-1][:2]
+        return ", ".join(f"{i} ({array[i]:.2f})" for i in top if array[i] > 0)
+    if array.ndim == 1:
+        return " ".join(f"{v:.3g}" if array.dtype.kind == "f" else str(v) for v in array[:12]) + (" …" if len(array) > 12 else "")
+    return f"{array.dtype} [{'×'.join(map(str, array.shape))}]"
+
+
+def as_image(array: NDArray[Any]) -> Image.Image | None:
+    """An image of H×W, H×W×C or C×H×W numbers; floats are spread from their 1st to their 99th percentile.
+
+    None where the array isn't an image. Small integers of one channel (masks) get a colour each.
+    """
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3) or min(array.shape[:2]) < 4:
+        return None
+    if array.dtype == np.uint8:
+        if array.ndim == 2 and len(np.unique(array)) <= 64:
+            return Image.fromarray(_colours()[array])
+        return Image.fromarray(np.ascontiguousarray(array))
+    numbers = array.astype(np.float64)
+    if not np.isfinite(numbers).any():
+        return None
+    low, high = np.nanpercentile(numbers[np.isfinite(numbers)], (1, 99))
+    spread = np.clip((numbers - low) / max(high - low, 1e-12), 0, 1)
+    return Image.fromarray((np.nan_to_num(spread) * 255).astype(np.uint8))
+
+
+def _colours() -> NDArray[np.uint8]:
+    """A colour for each of 256 classes; 0 is black, 255 (not labelled) grey."""
+    k = np.arange(256)
+    table = np.stack([(k * 97 + 60) % 256, (k * 57 + 120) % 256, (k * 149 + 30) % 256], axis=1).astype(np.uint8)
+    table[0], table[255] = 0, 160
+    return table
+
+
+def _fit(image: Image.Image) -> Image.Image:
+    scale = CELL / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BILINEAR
+    return image.convert("RGB").resize(size, method)
+
+
+def _curve(values: NDArray[Any]) -> Image.Image:
+    image = Image.new("RGB", (CELL, CELL // 3), SHADE)
+    numbers = np.nan_to_num(values.astype(np.float64))
+    low, high = float(numbers.min()), float(numbers.max())
+    x = np.linspace(0, CELL - 1, len(numbers))
+    y = (CELL // 3 - 3) * (1 - (numbers - low) / max(high - low, 1e-12)) + 1
+    ImageDraw.Draw(image).line(list(zip(x.tolist(), y.tolist())), fill=INK)
+    return image
