@@ -102,7 +102,7 @@ def _key(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
-def node(op: str, *args: Node, type: Type, **attrs: Any) -> Node:
+def node(op: str, /, *args: Node, type: Type, **attrs: Any) -> Node:
     """The node with these contents. Attribute values are ints, floats, strings, bools and tuples of them."""
     listed = tuple(sorted(attrs.items()))
     key = (op, args, tuple((k, _key(v)) for k, v in listed), type)
