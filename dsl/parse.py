@@ -14,9 +14,13 @@ from typing import Any
 
 from . import tree
 from .builder import BadNumber, Builder, TooDeep, with_body
-from .layout import DECLARE, Line, Stop, lines_of, too_deep
+from .failure import Failure
+from .habits import explain
+from .layout import Line, Stop, lines_of, too_deep
+from .misplaced import Group, declares, indented, like_a_line, no_body, stray
+from .none import none
 from .problems import PipeError, Problem, Span
-from .slips import Failure, explain_failure, misplaced, no_body, repair
+from .slips import Repairs
 
 MAX_CHARS = 1_000_000
 MAX_PROBLEMS = 50
@@ -27,7 +31,7 @@ _BODY = {"schema": "column", "fn": "step", "pipeline": "stage"}
 class _Keep:
     """Keeps the terminals that no rule uses, and lets the layout see every token."""
 
-    always_accept = ("HABIT", "WRONG", "COMMENT")
+    always_accept = ("HABIT", "QUOTED", "WRONG", "COMMENT")
 
     def process(self, stream: Iterator[Any]) -> Iterator[Any]:
         return stream
@@ -47,6 +51,12 @@ class _Parser:
             transformer=self.builder, keep_all_tokens=True, maybe_placeholders=False,
         )  # fmt: skip
 
+        self._terminals = {t.pattern.value: t.name for t in self.lark.terminals if t.pattern.type == "str"}
+
+    def terminal(self, text: str) -> str:
+        """The name of the terminal that is written `text`."""
+        return self._terminals[text]
+
     def line(self, tokens: list[Any], start: str, file: str) -> Any:
         """The node of one line. Raises lark's UnexpectedInput, TooDeep or BadNumber."""
         self.builder.file = file
@@ -54,6 +64,14 @@ class _Parser:
         for token in tokens:
             state.feed_token(token)
         return state.feed_eof(tokens[-1])
+
+
+    def expected(self, tokens: list[Any], start: str) -> frozenset[str]:
+        """The terminals that may follow these tokens."""
+        state = self.lark.parse_interactive(start=start)
+        for token in tokens:
+            state.feed_token(token)
+        return frozenset(state.accepts())
 
 
 @cache
@@ -159,64 +177,70 @@ class _Reader:
 
     def lines(self) -> Iterator[Line]:
         """The lines, slips that are single tokens repaired (and reported)."""
-        stream = repair(self.parser.lark.lex(self.text), self.text, self.file, self.problems)
+        repaired = Repairs(self.text, self.file, self.problems, self.parser.terminal, MAX_PROBLEMS)
         try:
-            for line in lines_of(stream, self.file, self.problems):
-                yield line
-                if len(self.problems) > MAX_PROBLEMS:
-                    return
+            yield from lines_of(repaired(list(self.parser.lark.lex(self.text))), self.file, self.problems)
         except Stop as stop:
             self.problems.append(stop.problem)
 
     def declarations(self) -> tuple[tree.Declaration, ...]:
         found: list[tree.Declaration] = []
         groups = _grouped(self.lines())
-        empty = True
-        for head, body in groups:
-            empty = False
-            declared = self.declaration(head, body)
+        for at in range(len(groups)):
+            declared = self.declaration(groups, at)
             if declared is not None:
                 found.append(declared)
-        if empty and not self.problems:
+            if len(self.problems) > MAX_PROBLEMS:
+                break
+        if not groups and not self.problems:
             self.problems.append(
                 Problem("E0013", "this file declares nothing", Span(self.file, 0, 0), "no declaration",
                         notes=("a program has a `schema`, and a `pipeline` that reads it",))
             )
         return tuple(found)
 
-    def declaration(self, head: Line | None, body: list[Line]) -> tree.Declaration | None:
-        kind = head.first if head is not None else ""
-        rule = _BODY.get(kind) if head is not None and head.tokens[0].type == kind.upper() else None
-        if head is None or kind not in DECLARE or rule is None:
-            declared = self.parse_line(head, "declaration") if head is not None and kind in DECLARE else None
-            self.problems.extend(misplaced(head, body, self.text, self.file))
-            return declared
-        declared = self.parse_line(head, "declaration")
-        lines = self.body(body, rule)
-        if not body and declared is not None:
-            self.problems.append(no_body(head, self.text, self.file))
-        if declared is None or any(line is None for line in lines):
+    def declaration(self, groups: list[Group], at: int) -> tree.Declaration | None:
+        head, body = groups[at]
+        if head is not None and not declares(head):
+            problem = None if head.broken else stray(groups, at, self.file)
+            self.problems.extend([problem] if problem else [])
             return None
-        return with_body(declared, lines)
+        before = len(self.problems)
+        declared = self.parse_line(head, "declaration", after=body[0] if body else None) if head is not None else None
+        rule = _BODY.get(head.tokens[0].type.lower()) if head is not None else None
+        if rule is None:
+            if body and len(self.problems) == before and not (head and head.broken):
+                self.problems.append(indented(head, body, self.file))
+            return declared
+        following = groups[at + 1][0] if at + 1 < len(groups) else None
+        outdented = following is not None and not declares(following) and like_a_line(following)
+        if not body and head is not None and declared is not None and not outdented:
+            self.problems.append(no_body(head, self.file))
+        lines = self.body(body, rule)
+        return None if declared is None or None in lines else with_body(declared, lines)
 
     def body(self, body: list[Line], rule: str) -> list[Any]:
         found: list[Any] = []
-        unfinished: Line | None = None
+        failed: Line | None = None
         for i, line in enumerate(body):
-            if unfinished is not None and line.indent > unfinished.indent:
+            if len(self.problems) > MAX_PROBLEMS:
+                break
+            if failed is not None and line.indent > failed.indent:
                 continue        # the rest of a line that is reported already
-            unfinished = None
-            before = len(self.problems)
-            found.append(self.parse_line(line, rule, body[i + 1:]))
-            if len(self.problems) > before:
-                unfinished = line
+            node = self.parse_line(line, rule, body[i - 1] if i else None, body[i + 1] if i + 1 < len(body) else None)
+            failed = line if node is None else None
+            found.append(node)
         return found
 
-    def parse_line(self, line: Line, rule: str, following: list[Line] = []) -> Any:  # noqa: B006
+    def parse_line(self, line: Line, rule: str, before: Line | None = None, after: Line | None = None) -> Any:
         """The node of a line, or None with a problem reported."""
         from lark.exceptions import UnexpectedInput
 
         if line.broken:
+            return None
+        nothing = none(Failure(self.file, self.text, line, rule, 0, frozenset()))
+        if nothing is not None:
+            self.problems.append(nothing)
             return None
         try:
             node = self.parser.line(line.tokens, rule, self.file)
@@ -228,31 +252,29 @@ class _Reader:
                         "at most 18446744073709551615, or 1.7e308 with a point")
             )
         except UnexpectedInput as error:
-            self.problems.append(explain_failure(self._failure(line, rule, error, following)))
+            self.problems.append(explain(self._failure(line, rule, error, before, after)))
         else:
             if isinstance(node, tree.Param) and line.comment is not None:
                 return replace(node, help=str(line.comment).lstrip("#").strip())
             return node
         return None
 
-    def _failure(self, line: Line, rule: str, error: Any, following: list[Line]) -> Failure:
+    def _failure(self, line: Line, rule: str, error: Any, before: Line | None, after: Line | None) -> Failure:
         """Where the parse of a line stopped and what could have stood there."""
         token = getattr(error, "token", None)
         at = next((i for i, t in enumerate(line.tokens) if t is token), len(line.tokens))
-        expected = frozenset(error.accepts or error.expected or ())
-        return Failure(self.file, self.text, line, rule, at, expected, following)
+        expected = self.parser.expected(line.tokens[:at], rule)
+        return Failure(self.file, self.text, line, rule, at, expected, before, after)
 
 
-def _grouped(lines: Iterator[Line]) -> Iterator[tuple[Line | None, list[Line]]]:
+def _grouped(lines: Iterator[Line]) -> list[Group]:
     """Declarations: a line in column 1 (None if the file starts indented) and the indented lines below it."""
-    head: Line | None = None
-    body: list[Line] = []
+    groups: list[Group] = []
     for line in lines:
         if line.indent == 0:
-            if head is not None or body:
-                yield head, body
-            head, body = line, []
+            groups.append((line, []))
+        elif groups:
+            groups[-1][1].append(line)
         else:
-            body.append(line)
-    if head is not None or body:
-        yield head, body
+            groups.append((None, [line]))
+    return groups
