@@ -219,9 +219,11 @@ class Printer:
 
     # --- statements ---
 
-    def block(self, body: tuple[Stmt, ...]) -> None:
+    def block(self, body: tuple[Stmt, ...], first: str = "") -> None:
         self.indent += 1
         before = len(self.lines)
+        if first:   # an earlier turn's scratch is free again
+            self.put(first)
         for s in body:
             self.statement(s)
         if len(self.lines) == before:
@@ -232,8 +234,11 @@ class Printer:
         match s:
             case For(var=v, start=start, stop=stop, body=body):
                 a, b = self.texts(start, stop)
+                mark = self.temporary() if any(isinstance(i, Alloc) and not i.escapes for i in walk(body)) else ""
+                if mark:
+                    self.put(f"{mark} = scratch")
                 self.put(f"for {self.name(v)} in range({b if a == '0' else f'{a}, {b}'}):")
-                self.block(body)
+                self.block(body, f"scratch = {mark}" if mark else "")
             case Let(var=v, value=value) | Set(var=v, value=value):
                 (t,) = self.texts(value)
                 self.put(f"{self.name(v)} = {t}")

@@ -5,7 +5,7 @@ Slow by a factor of thousands; every value is a NumPy scalar of the dtype that t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -74,50 +74,46 @@ def mod(x: Any, y: Any) -> Any:
     return wrap(int(x) % (int(y) or 1))
 
 
-def outside(n: int) -> bool:
-    return not -(2**63) <= n < 2**63
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "select": lambda c, x, y: x if c else y,
     "min": least, "max": greatest,
     "abs": lambda x: np.abs(x) if is_float(x) else wrap(abs(int(x))),
     "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "sqrt": np.sqrt, "floordiv": floordiv, "mod": mod,
-    "shl": lambda x, n: wrap(int(x) << int(n)) if 0 <= n < 64 else np.int64(0),
-    "shr": lambda x, n: wrap(int(x) >> (int(n) if 0 <= n < 64 else 63)),
-    "wshr": lambda x, n: wrap((int(x) % WORD) >> int(n)) if 0 <= n < 64 else np.int64(0),
-    "wadd": lambda x, y: wrap(int(x) + int(y)), "wsub": lambda x, y: wrap(int(x) - int(y)),
-    "wmul": lambda x, y: wrap(int(x) * int(y)),
-    "mulhi": lambda x, y: wrap((int(x) * int(y)) >> 64),
-    "wmulhi": lambda x, y: wrap(((int(x) % WORD) * (int(y) % WORD)) >> 64),
-    "add_overflows": lambda x, y: outside(int(x) + int(y)), "sub_overflows": lambda x, y: outside(int(x) - int(y)),
-    "mul_overflows": lambda x, y: outside(int(x) * int(y)),
+    "shl": lambda x, n: wrap(int(x) << (int(n) & 63)), "shr": lambda x, n: wrap(int(x) >> (int(n) & 63)),
+    "ushr": lambda x, n: wrap((int(x) % WORD) >> (int(n) & 63)),
+    "mulhi": lambda x, y: wrap(((int(x) % WORD) * (int(y) % WORD)) >> 64),
 }
 
 
 def convert(source: str, target: str, mode: str) -> Callable[[Any], Any]:
     def code(x: Any) -> Any:
         if mode == "bits":
-            held = np.asarray(x, dtype=MEMORY[source])
-            return held.view(MEMORY[target])[()]
+            return same_bits(x, source, target)
         if source in SHORT:
             x = np.uint16(x).view(SHORT[source]).astype(np.float32)
         if target == "bool":
             return bool(x != 0)
         if target in SHORT:
-            given = x if is_float(x) else np.float32(x)
-            return np.asarray(given).astype(SHORT[target]).view(np.uint16)[()]
+            return np.asarray(np.float32(x)).astype(SHORT[target]).view(np.uint16)[()]
         if target in ("f32", "f64"):
             return SCALARS[target](x)
         if is_float(x):
             return from_float(x, target, mode)
         low, high = INT_RANGE[target]
-        n = min(max(int(x), low), high) if mode == "round" else int(x)
+        n = min(max(int(x), low), high) if mode != "exact" else int(x)
         bits = np.dtype(SCALARS[target]).itemsize * 8
         n %= 2**bits
         return SCALARS[target](n - 2**bits if n > high else n)
 
     return code
+
+
+def same_bits(x: Any, source: str, target: str) -> Any:
+    if source == "f32":
+        return np.int64(np.float32(x).view(np.uint32))
+    if target == "f32":
+        return np.uint32(int(x) % 2**32).view(np.float32)
+    return np.asarray(x, dtype=MEMORY[source]).view(MEMORY[target])[()]
 
 
 def from_float(x: Any, target: str, mode: str) -> Any:
@@ -128,6 +124,10 @@ def from_float(x: Any, target: str, mode: str) -> Any:
         return SCALARS[target](low if x < 0 else high)
     n = int(np.rint(x)) if mode == "round" else int(x)
     return SCALARS[target](min(max(n, low), high))
+
+
+def counted(*ends: int) -> Iterator[Any]:
+    return map(np.int64, range(*map(int, ends)))
 
 
 def _named(name: str) -> Any:
@@ -146,7 +146,7 @@ def load(text: str) -> Callable[[int, int, int, int], None]:
     """The kernel of this text, called as the compiled one: `kernel(n, table, status, arena)`."""
     module = compile(text, "<kernel>", "exec")
     inner = next(c for c in module.co_consts if hasattr(c, "co_names"))
-    names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "range": range}
+    names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "range": counted}
     names |= {name: _named(name) for name in inner.co_names if name not in names}
     exec(module, names)
     record, stride = names[inner.co_name], 8 * arguments_of(text)

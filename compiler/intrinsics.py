@@ -138,34 +138,10 @@ def absolute(b: Any, x: Any) -> Any:
     return b.select(b.icmp_signed("<", x, zero(x)), b.sub(zero(x), x), x)
 
 
-def shift(op: str) -> Code:
-    """Shifts by 64 or more give 0 (-1 for a negative number shifted right arithmetically)."""
-
-    def code(b: Any, x: Any, n: Any) -> Any:
-        far = b.icmp_unsigned(">=", n, number(n, 64))
-        if op == "ashr":
-            return b.ashr(x, b.select(far, number(n, 63), n))
-        return b.select(far, zero(x), getattr(b, op)(x, b.select(far, zero(n), n)))
-
-    return code
-
-
-def mulhi(signed: bool) -> Code:
-    def code(b: Any, x: Any, y: Any) -> Any:
-        wide = ir.IntType(128)
-        grow = b.sext if signed else b.zext
-        product = b.mul(grow(x, wide), grow(y, wide))
-        return b.trunc(b.lshr(product, ir.Constant(wide, 64)), I64)
-
-    return code
-
-
-def overflows(op: str) -> Code:
-    def code(b: Any, x: Any, y: Any) -> Any:
-        pair = ir.LiteralStructType([I64, ir.IntType(1)])
-        return b.extract_value(llvm_call(b, f"llvm.{op}.with.overflow.i64", pair, x, y), 1)
-
-    return code
+def unsigned_high(b: Any, x: Any, y: Any) -> Any:
+    wide = ir.IntType(128)
+    product = b.mul(b.zext(x, wide), b.zext(y, wide))
+    return b.trunc(b.lshr(product, ir.Constant(wide, 64)), I64)
 
 
 # --- conversions ---
@@ -218,19 +194,6 @@ def brain_of_float(b: Any, x: Any) -> Any:
     return b.trunc(b.select(b.fcmp_unordered("uno", x, x), nan, rounded), LLVM["bf16"])
 
 
-def odd_float(b: Any, x: Any) -> Any:
-    """f64 to f32, rounded to odd: rounding the result again to a narrower type rounds only once."""
-    near = b.fptrunc(x, ir.FloatType())
-    back = b.fpext(near, ir.DoubleType())
-    bits = b.bitcast(near, I32)
-    c = lambda n: ir.Constant(I32, n)  # noqa: E731
-    mag = lambda v: overloaded("fabs")(b, v)  # noqa: E731
-    over = b.fcmp_ordered(">", mag(back), mag(x))
-    exact = b.fcmp_unordered("ueq", back, x)
-    down = b.select(over, b.sub(bits, c(1)), bits)   # towards zero
-    return b.bitcast(b.select(exact, bits, b.or_(down, c(1))), ir.FloatType())
-
-
 RANGES = {"u8": (0, 255), "i8": (-128, 127), "u16": (0, 65535), "i16": (-32768, 32767), "u32": (0, 2**32 - 1),
           "i32": (-(2**31), 2**31 - 1)}
 
@@ -247,7 +210,7 @@ def convert(source: str, target: str, mode: str) -> Code:
 
     def code(b: Any, x: Any) -> Any:
         if mode == "bits":
-            return x if x.type == LLVM[target] else b.bitcast(x, LLVM[target])
+            return same_bits(b, x, target)
         held = source
         if source == "f16":
             x, held = float_of_half(b, x), "f32"
@@ -261,6 +224,14 @@ def convert(source: str, target: str, mode: str) -> Code:
     return code
 
 
+def same_bits(b: Any, x: Any, target: str) -> Any:
+    if x.type == LLVM["f32"]:
+        return b.zext(b.bitcast(x, I32), I64)
+    if target == "f32":
+        return b.bitcast(b.trunc(x, I32), LLVM["f32"])
+    return x if x.type == LLVM[target] else b.bitcast(x, LLVM[target])
+
+
 def from_float(b: Any, x: Any, target: str, mode: str) -> Any:
     single = x.type == ir.FloatType()
     if target == "bool":
@@ -270,7 +241,7 @@ def from_float(b: Any, x: Any, target: str, mode: str) -> Any:
     if target == "f32":
         return x if single else b.fptrunc(x, ir.FloatType())
     if target == "f16":
-        return half_of_float(b, x if single else odd_float(b, x))
+        return half_of_float(b, x if single else b.fptrunc(x, ir.FloatType()))
     if target == "bf16":
         return brain_of_float(b, x if single else b.fptrunc(x, ir.FloatType()))
     return to_integer(b, x, target, mode)
@@ -285,11 +256,13 @@ def from_integer(b: Any, x: Any, source: str, target: str, mode: str) -> Any:
         return (b.sitofp if source != "u64" else b.uitofp)(wide, LLVM[target])
     if target in ("f16", "bf16"):
         return from_float(b, b.sitofp(wide, ir.FloatType()), target, "exact")
-    if mode == "round" and target in RANGES:
+    if mode != "exact" and source == "u64" and target != "u64":
+        wide = b.select(b.icmp_signed("<", wide, zero(wide)), number(wide, 2**63 - 1), wide)
+    if mode != "exact" and target in RANGES:
         low, high = (ir.Constant(I64, n) for n in RANGES[target])
         wide = b.select(b.icmp_signed("<", wide, low), low, wide)
         wide = b.select(b.icmp_signed(">", wide, high), high, wide)
-    if mode == "round" and target == "u64":
+    if mode != "exact" and target == "u64" and source != "u64":
         wide = b.select(b.icmp_signed("<", wide, zero(wide)), zero(wide), wide)
     return wide if target in ("i64", "u64") else b.trunc(wide, LLVM[target])
 
@@ -301,12 +274,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Code]] = {
     "min": (same2, least), "max": (same2, greatest), "abs": (same1, absolute),
     "floor": (same1, overloaded("floor")), "ceil": (same1, overloaded("ceil")), "rint": (same1, overloaded("rint")),
     "sqrt": (same1, overloaded("sqrt")), "floordiv": (same2, floordiv), "mod": (same2, mod),
-    "shl": (same2, shift("shl")), "shr": (same2, shift("ashr")), "wshr": (same2, shift("lshr")),
-    "wadd": (same2, lambda b, x, y: b.add(x, y)), "wsub": (same2, lambda b, x, y: b.sub(x, y)),
-    "wmul": (same2, lambda b, x, y: b.mul(x, y)),
-    "mulhi": (same2, mulhi(True)), "wmulhi": (same2, mulhi(False)),
-    "add_overflows": (flag2, overflows("sadd")), "sub_overflows": (flag2, overflows("ssub")),
-    "mul_overflows": (flag2, overflows("smul")),
+    "shl": (same2, lambda b, x, n: b.shl(x, n)), "shr": (same2, lambda b, x, n: b.ashr(x, n)),
+    "ushr": (same2, lambda b, x, n: b.lshr(x, n)), "mulhi": (same2, unsigned_high),
 }
 _made: dict[str, Any] = {}
 

@@ -1,0 +1,274 @@
+"""Values of one frame to steps: output nodes and conditions go in; kernels, library calls and slots come out.
+
+Conditions stand in program order, each as early as the library calls it needs allow, and what comes after one is
+only computed where it holds. One kernel takes everything between two library calls.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from ..dsl.problems import Span
+from ..dsl.types import OBJECTS, Type
+from ..kernels import ops
+from ..runtime import plan
+from .graph import Node, children
+from .loops import Kernel
+from .totality import Facts
+from .values import Lowering
+
+Spans = dict[Node, tuple[Span, ...]]
+
+
+def lower_frame(
+    name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]], spans: Spans
+) -> tuple[plan.Program, list[Kernel]]:
+    """The program of one frame. `requires`: ("where" | "check", condition) in program order.
+
+    Inputs are the `field` nodes met, as slots `field.NAME`.
+    """
+    frame = _Frame(name, spans, [*outputs.values(), *(c for _, c in requires)])
+    for number, (kind, condition) in enumerate(requires):
+        frame.require(number, kind, condition)
+    return frame.finish(outputs), frame.kernels
+
+
+def is_library(n: Node) -> bool:
+    """Is this a call that a step of its own makes, not a kernel."""
+    return n.op == "extern" or (n.op == "call" and ops.OPERATORS[n["op"]].cpu is not None)
+
+
+def reachable(*roots: Node) -> list[Node]:
+    """Every node below the roots, through args and dims, args first."""
+    found: dict[Node, None] = {}
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        n, done = stack.pop()
+        if done:
+            found[n] = None
+        elif n not in found:
+            stack.append((n, True))
+            stack.extend((c, False) for c in reversed(_below(n)) if c not in found)
+    return list(found)
+
+
+def _below(n: Node) -> tuple[Node, ...]:
+    parts = tuple(d for _, t in n.type.parts for d in t.dims if isinstance(d, Node))
+    return children(n) + (parts if n.op == "part" else ())
+
+
+@dataclass
+class _Frame:
+    """The frame under construction: slots and steps so far, and the kernel that is still open."""
+
+    name: str
+    spans: Spans
+    roots: list[Node]
+    slots: dict[str, plan.Slot] = field(default_factory=dict)
+    steps: list[plan.Step] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    sites: list[plan.Site] = field(default_factory=list)
+    draws: list[str] = field(default_factory=list)
+    lying: dict[Node, str] = field(default_factory=dict)       # nodes whose values earlier steps put into slots
+    constants: dict[Node, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.facts = Facts(self.roots)
+        self.calls: dict[tuple[str, tuple[Node, ...]], Node] = {}
+        for n in [*self.spans, *reachable(*self.roots)]:
+            if n.op == "call":
+                self.calls[n["op"], n.args] = n
+        self.open: Lowering | None = None
+        self.stack = ExitStack()
+        self.made: dict[Node, str] = {}              # by the open kernel
+        self.after: list[plan.Step] = []             # what must follow the open kernel
+
+    # --- slots ---
+
+    def add(self, slot: plan.Slot) -> str:
+        self.slots[slot.name] = slot
+        return slot.name
+
+    def slot_for(self, name: str, type: Type) -> str:
+        dims = tuple(d if isinstance(d, int) else None for d in type.dims)
+        return self.add(plan.Slot(name, type.dtype, dims, type.missing))
+
+    def slot(self, n: Node) -> str | None:
+        """The slot where `n` lies, or of whose size it tells."""
+        if n.op == "field":
+            if n not in self.lying:
+                self.inputs[n["name"]] = self.lying[n] = self.slot_for(f"field.{n['name']}", n.type)
+            return self.lying[n]
+        if n.op == "extent":
+            return self.sized(n)
+        return self.lying.get(n)
+
+    def sized(self, n: Node) -> str | None:
+        wanted = n.get("field")
+        if wanted is None:
+            call = self.calls.get((n["op"], n.args))
+            return None if call is None else self.lying.get(self.result(call, n.get("part")))
+        for f in reachable(*self.roots):
+            if f.op == "field" and f["name"] == wanted:
+                return self.slot(f)
+        # Nothing but the size of that field is used.
+        return self.inputs.get(wanted) or self.unseen(wanted, n)
+
+    def unseen(self, name: str, extent: Node) -> str:
+        known = [f for f in self.spans if f.op == "field" and f["name"] == name]
+        if known:
+            slot = self.slot(known[0])
+            assert slot is not None
+            return slot
+        raise TypeError(f"the size of `{name}` is used, but there is no such field")
+
+    def result(self, call: Node, part: str | None) -> Node:
+        if not part or call.type.dtype != "struct":
+            return call
+        from .graph import node
+
+        return node("part", call, type=dict(call.type.parts)[part], name=part)
+
+    def constant(self, n: Node) -> str:
+        if n not in self.constants:
+            value = n["value"] if isinstance(n["value"], tuple) else (n["value"],)
+            dims = tuple(d for d in n.type.dims if isinstance(d, int))
+            self.constants[n] = self.add(plan.Slot(f"const{len(self.constants)}", n.type.dtype, dims, False, value))
+        return self.constants[n]
+
+    def site(self, code: str, title: str, n: Node) -> int:
+        """The number of the error site where `n` fails."""
+        span = next(iter(self.places(n)), Span("", 0, 0))
+        for s in self.sites:
+            if (s.code, s.title, s.file, s.start, s.end) == (code, title, span.file, span.start, span.end):
+                return s.number
+        self.sites.append(plan.Site(len(self.sites) + 1, code, title, span.file, span.start, span.end))
+        return len(self.sites)
+
+    def places(self, n: Node) -> tuple[Span, ...]:
+        """Where `n` comes from; where nobody says, the place of what it is made of."""
+        found = self.spans.get(n)
+        if found:
+            return tuple(found)
+        return next((tuple(self.spans[c]) for c in reversed(reachable(n)) if self.spans.get(c)), ())
+
+    def draw(self, path: str) -> int:
+        if path not in self.draws:
+            self.draws.append(path)
+        return self.draws.index(path)
+
+    # --- kernels ---
+
+    def kernel(self) -> Lowering:
+        if self.open is None:
+            self.open = Lowering(
+                f"{self.name}_{len(self.kernels)}", self.facts, self.slot, self.constant, self.site, self.draw
+            )
+        return self.open
+
+    def compute(self, n: Node, name: str) -> str:
+        """A slot that the open kernel fills with `n`."""
+        if n in self.made:
+            return self.made[n]
+        slot = self.slot_for(name, n.type)
+        self.kernel().output(n, slot, n.type)
+        self.made[n] = slot
+        return slot
+
+    def close(self) -> None:
+        """End the open kernel: its step, then what must follow it."""
+        if self.open is not None:
+            self.stack.close()
+            kernel = self.open.kernel()
+            self.kernels.append(kernel)
+            args = tuple(plan.Arg(a.kind, a.slot, a.axis, a.writes) for a in kernel.arguments)
+            self.given(kernel)
+            self.steps.append(plan.RunKernel(kernel.name, args, tuple(self.made.values())))
+        self.steps.extend(self.after)
+        self.lying |= self.made
+        self.open, self.made, self.after = None, {}, []
+
+    def given(self, kernel: Kernel) -> None:
+        """Slots that the runtime fills by their names."""
+        for a in kernel.arguments:
+            if a.slot.startswith("@") or a.slot.startswith("param."):
+                dims = (len(self.draws),) if a.slot == "@keys" else ()
+                self.add(plan.Slot(a.slot, a.dtype, dims))
+
+    # --- goals ---
+
+    def require(self, number: int, kind: str, condition: Node) -> None:
+        self.run_calls([condition])
+        site = self.site("E0805", "`check` was false", condition) if kind == "check" else 0
+        if condition.op == "const" and condition["value"]:
+            return
+        slot = self.where_it_lies(condition) or self.compute(condition, f"{kind}{number}")
+        low = self.kernel()
+        self.stack.enter_context(low.branch(low.expr(condition)))
+        self.after.append(plan.Require(slot, kind, site))
+
+    def finish(self, outputs: dict[str, Node]) -> plan.Program:
+        self.run_calls(list(outputs.values()))
+        names: list[tuple[str, str]] = []
+        for name, n in outputs.items():
+            names.append((name, self.where_it_lies(n) or self.compute(n, f"out.{name}")))
+        self.close()
+        return plan.Program(
+            tuple(self.slots.values()), tuple(sorted(self.inputs.items())), tuple(self.steps), tuple(names),
+            tuple(self.draws), tuple(self.sites),
+        )
+
+    def where_it_lies(self, n: Node) -> str | None:
+        """The slot of a value that needs no computing, or that a slot holds by now."""
+        if n.op == "const":
+            return self.constant(n)
+        return None if n.op == "extent" else self.slot(n)
+
+    # --- library calls ---
+
+    def run_calls(self, goals: list[Node]) -> None:
+        """Steps for every library call that the goals need and that hasn't run, level by level."""
+        waiting = self.needed_calls(goals)
+        while waiting:
+            ready = [c for c in waiting if not self.needed_calls(list(c.args))]
+            args = {c: [self.call_argument(a) for a in c.args] for c in ready}
+            self.close()
+            for c in ready:
+                self.steps.append(self.call_step(c, args[c]))
+            waiting = [c for c in waiting if c not in ready]
+
+    def needed_calls(self, goals: Iterable[Node]) -> list[Node]:
+        found: dict[Node, None] = {}
+        for n in reachable(*goals):
+            if n.op == "extent" and n.get("field") is None and (n["op"], n.args) in self.calls:
+                n = self.calls[n["op"], n.args]
+            if is_library(n) and not self.has_run(n):
+                found[n] = None
+        return list(found)
+
+    def has_run(self, call: Node) -> bool:
+        parts = [p for p, _ in call.type.parts] if call.type.dtype == "struct" else [None]
+        return all(self.result(call, p) in self.lying for p in parts)
+
+    def call_argument(self, a: Node) -> str:
+        found = self.where_it_lies(a)
+        if found is None and a.type.dtype in OBJECTS:
+            raise TypeError(f"{a.type.dtype} can't be computed by a kernel")
+        return found or self.compute(a, f"arg{len(self.slots)}")
+
+    def call_step(self, c: Node, args: list[str]) -> plan.Step:
+        called = c["op"] if c.op == "call" else c["target"]
+        number = sum(isinstance(s, (plan.CallOperator, plan.CallExtern)) for s in self.steps)
+        outputs = []
+        for part, type in c.type.parts if c.type.dtype == "struct" else ((None, c.type),):
+            slot = self.slot_for(f"call{number}.{part or called}", type)
+            self.lying[self.result(c, part)] = slot
+            outputs.append(slot)
+        make: Callable[..., plan.Step] = plan.CallOperator if c.op == "call" else plan.CallExtern
+        if c.op == "call":
+            site = self.site("E0801", f"`{called}` can't use this record's data", c)
+        else:
+            site = self.site("E0811", f"the extern function {called} failed", c)
+        return make(called, tuple(args), tuple(outputs), site)

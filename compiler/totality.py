@@ -1,0 +1,238 @@
+"""What lowering must know of a value before it places it: which binders it needs, whether it can fail, what it costs."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ..dsl.types import FLOATS, INT_RANGE, INTS
+from ..kernels.scalar import SCALARS
+from . import bounds
+from .graph import Node, var, walk
+
+# No record has more places than this: an extent, and what counts them, is bounded by memory and patience.
+LONGEST = 2**47
+I64_LOW, I64_HIGH = INT_RANGE["i64"]
+Interval = tuple[float, float]
+EVERYTHING: Interval = (-math.inf, math.inf)
+HEAVY = 1000.0
+
+
+class Facts:
+    """Properties of the nodes below `roots`, each found once. One object per frame that is lowered."""
+
+    def __init__(self, roots: Iterable[Node]) -> None:
+        self.extents: dict[int, Node] = {}   # of each binder
+        for n in walk(*roots):
+            if n.op in ("build", "reduce"):
+                self.extents.update(zip(n["ids"], n.args[1:], strict=True))
+        self._inside: dict[tuple[Node, Node | int], bool] = {}
+        self._free: dict[Node, frozenset[int]] = {}
+        self._fails: dict[Node, bool] = {}
+        self._cost: dict[Node, float] = {}
+        self._interval: dict[Node, Interval] = {}
+
+    def free(self, n: Node) -> frozenset[int]:
+        """Ids of binders that `n` uses and doesn't bind itself."""
+        found = self._free.get(n)
+        if found is None:
+            if n.op == "var":
+                found = frozenset((n["id"],))
+            else:
+                inner = [self.free(a) for a in n.args] + [self.free(d) for d in n.type.dims if isinstance(d, Node)]
+                found = frozenset().union(*inner) - frozenset(n.get("ids", ()))
+            self._free[n] = found
+        return found
+
+    def cost(self, n: Node) -> float:
+        """Rough work in additions, of one evaluation; loops and calls count as heavy."""
+        found = self._cost.get(n)
+        if found is None:
+            match n.op:
+                case "const" | "var" | "field" | "param" | "epoch" | "count" | "extent":
+                    found = 0.0
+                case "reduce" | "build" | "call" | "extern":
+                    found = HEAVY
+                case "apply":
+                    found = SCALARS[n["fn"]].cost + sum(map(self.cost, n.args))
+                case "draw":
+                    found = 60.0 + sum(map(self.cost, n.args))
+                case "index":
+                    found = 2.0 + sum(map(self.cost, n.args))
+                case _:
+                    found = 1.0 + sum(map(self.cost, n.args))
+            self._cost[n] = found
+        return found
+
+    def fails(self, n: Node) -> bool:
+        """May evaluating `n` end the record, or (an index proved under a condition) read outside memory."""
+        found = self._fails.get(n)
+        if found is None:
+            found = self._fails[n] = self._own_failure(n) or any(map(self.fails, n.args))
+        return found
+
+    def _own_failure(self, n: Node) -> bool:
+        match n.op:
+            case "apply":
+                return self.overflows(n)
+            case "cast":
+                return self.changes(n)
+            case "draw":
+                return self.may_be_empty(n)
+            case "call" | "extern":
+                return True
+            case "index":
+                return not (n["guard"] or self.inside(n))
+            case "reduce":
+                return n["kind"] in ("sum", "prod") and n.type.dtype in INTS and not self.fits(n)
+        return False
+
+    def may_be_empty(self, n: Node) -> bool:
+        """May the bounds of this draw hold nothing."""
+        low, high = (*n.args, *n.args)[:2]
+        if n["dist"] == "uniform":
+            known = low.op == "const" and high.op == "const"
+            return not (known and low["value"] <= high["value"] < math.inf and low["value"] > -math.inf)
+        if n["dist"] == "permutation":
+            return not bounds.at_most(0, low)
+        return not bounds.less(low, high)
+
+    def inside(self, n: Node) -> bool:
+        """Is this `index` inside whatever the conditions around it say, if only its binders are in their ranges."""
+        return all(map(self._within, n.args[1:], n.args[0].type.dims))
+
+    def _within(self, i: Node, dim: Node | int) -> bool:
+        if i.op == "var" and self.extents.get(i["id"]) is dim:
+            return True
+        found = self._inside.get((i, dim))
+        if found is None:
+            known = bounds.Facts()
+            for id in sorted(self.free(i)):
+                if id in self.extents:
+                    known = known.ranged(var(id), self.extents[id])
+            found = bounds.at_most(0, i, known) and bounds.less(i, dim, known)
+            self._inside[i, dim] = found
+        return found
+
+    def overflows(self, n: Node) -> bool:
+        """May this integer `apply` be past i64 (or undefined)."""
+        scalar = SCALARS[n["fn"]]
+        if scalar.overflow is None or n.type.dtype not in INTS:
+            return False
+        return not self.fits(n)
+
+    def changes(self, n: Node) -> bool:
+        """May this "exact" cast between integers change the number."""
+        source, target = n.args[0].type.dtype, n.type.dtype
+        if n["mode"] != "exact" or source not in INTS or target not in INTS or target in ("i64", "u64"):
+            return False
+        low, high = self.interval(n.args[0])
+        return not (INT_RANGE[target][0] <= low and high <= INT_RANGE[target][1])
+
+    def fits(self, n: Node) -> bool:
+        low, high = self._exact(n)
+        if I64_LOW <= low and high <= I64_HIGH:
+            return True
+        return bounds.fits_i64(n)
+
+    def interval(self, n: Node) -> Interval:
+        """Least and greatest value of an integer node; an operation that would go past i64 ends the record."""
+        found = self._interval.get(n)
+        if found is None:
+            low, high = self._exact(n)
+            if n.type.dtype in INTS:
+                own = INT_RANGE[n.type.dtype]
+                low, high = max(low, own[0]), min(high, own[1])
+            found = self._interval[n] = (low, high)
+        return found
+
+    def _exact(self, n: Node) -> Interval:
+        if n.type.dtype in FLOATS:
+            return EVERYTHING
+        match n.op:
+            case "const" if n.type.is_scalar and not isinstance(n["value"], str):
+                return int(n["value"]), int(n["value"])
+            case "var" | "extent" | "count":
+                return 0, LONGEST
+            case "select":
+                a, b = self.interval(n.args[1]), self.interval(n.args[2])
+                return min(a[0], b[0]), max(a[1], b[1])
+            case "fill":
+                a, b = self.interval(n.args[0]), self.interval(n.args[1])
+                return min(a[0], b[0]), max(a[1], b[1])
+            case "cast" if n.args[0].type.dtype in INTS:
+                return self.interval(n.args[0])
+            case "build" | "index":
+                return self._element(n.args[0])
+            case "reduce":
+                return self._reduced(n)
+            case "apply" if n.args[0].type.dtype in INTS:
+                return arithmetic(n["fn"], [self.interval(a) for a in n.args])
+        return INT_RANGE.get(n.type.dtype, (0, 1))
+
+    def _element(self, n: Node) -> Interval:
+        if n.op == "build":
+            return self.interval(n.args[0])
+        if n.op == "const" and n.type.dtype in INTS and n["value"]:
+            return min(n["value"]), max(n["value"])
+        return INT_RANGE.get(n.type.dtype, EVERYTHING)
+
+    def _reduced(self, n: Node) -> Interval:
+        low, high = self.interval(n.args[0])
+        most = 1
+        for extent in n.args[1:]:
+            most *= int(self.interval(extent)[1])
+        most = min(most, LONGEST)
+        match n["kind"]:
+            case "sum":
+                return min(low, 0) * most, max(high, 0) * most
+            case "min" | "max" | "first":
+                return low, high
+            case "argmax" | "argmin":
+                return 0, most
+            case "any" | "all":
+                return 0, 1
+        return EVERYTHING
+
+
+def arithmetic(fn: str, args: list[Interval]) -> Interval:
+    a = args[0]
+    b = args[1] if len(args) > 1 else (0, 0)
+    match fn:
+        case "add":
+            return a[0] + b[0], a[1] + b[1]
+        case "sub":
+            return a[0] - b[1], a[1] - b[0]
+        case "neg":
+            return -a[1], -a[0]
+        case "mul":
+            ends = [x * y for x in a for y in b]
+            return min(ends), max(ends)
+        case "abs":
+            return 0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1])), max(abs(a[0]), abs(a[1]))
+        case "floordiv" if b[0] > 0:
+            return min(a[0] // b[0], a[0] // b[1]), max(a[1] // b[0], a[1] // b[1])
+        case "floordiv":
+            return -max(abs(a[0]), abs(a[1])), max(abs(a[0]), abs(a[1]))
+        case "mod" if b[0] > 0:
+            return 0, b[1] - 1
+        case "min":
+            return min(a[0], b[0]), min(a[1], b[1])
+        case "max":
+            return max(a[0], b[0]), max(a[1], b[1])
+        case "clamp":
+            c = args[2]
+            return min(max(a[0], b[0]), c[0]), min(max(a[1], b[1]), c[1])
+        case "sign":
+            return -1, 1
+        case "relu":
+            return max(a[0], 0), max(a[1], 0)
+        case "floor" | "ceil" | "round" | "trunc":
+            return a
+        case "bit_and" if a[0] >= 0 and b[0] >= 0:
+            return 0, min(a[1], b[1])
+        case "shift_right" if b[0] >= 0:
+            return min(a[0], 0), max(a[1], 0)
+        case "eq" | "ne" | "lt" | "le" | "gt" | "ge":
+            return 0, 1
+    return EVERYTHING
+

@@ -1,0 +1,536 @@
+"""Values of one frame to loop IR: nodes go in, statements of one kernel and the arguments they need come out.
+
+Statements are put where they run least often: a value moves out of every loop whose binder it doesn't use, but a
+value that can fail (or costs much) never leaves the `If` it stands under.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..dsl.types import INTS, OBJECTS, Type
+from ..kernels import ops
+from ..kernels.scalar import SCALARS
+from .graph import Node
+from .loops import Apply, Argument, Buffer, Builder, Cast, Const, Expr, If, Kernel, Load, Select, Stmt, Var
+from .totality import Facts
+
+# A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
+CHEAP = 40.0
+# A value cheaper than this is written out again where it is used again.
+WORTH_KEEPING = 4.0
+
+
+def held(dtype: str) -> str:
+    """The dtype in which values of `dtype` are computed with."""
+    return "i64" if dtype in INTS else "f32" if dtype in ("f16", "bf16") else dtype
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in memory, with the mask of its missing elements."""
+
+    data: Buffer
+    mask: Buffer | None = None
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar's expression, and the one that tells whether it is missing."""
+
+    value: Expr
+    missing: Expr | None = None
+
+
+@dataclass(eq=False)
+class Frame:
+    """One statement list under construction. `ids`: the binders its loops brought; `branch`: it is inside an If."""
+
+    body: list[Stmt]
+    ids: frozenset[int] = frozenset()
+    branch: bool = False
+    scalars: dict[Node, Scalar] = field(default_factory=dict)
+    tensors: dict[Node, Tensor] = field(default_factory=dict)
+
+
+class Lowering:
+    """The kernel `name` under construction.
+
+    `slot(node)` names the slot of a tensor or scalar that lies in memory already (a field, a call's result), or
+    None. `constant(node)` gives the slot of a constant tensor. `site(code, title, node)` numbers an error site.
+    """
+
+    def __init__(self, name: str, facts: Facts, slot: Callable[[Node], str | None],
+                 constant: Callable[[Node], str], site: Callable[[str, str, Node], int], draw: Callable[[str], int]):
+        self.name, self.facts = name, facts
+        self.slot, self.constant, self.site, self.draw_number = slot, constant, site, draw
+        self.k = Builder()
+        self.frames = [Frame(self.k.body)]
+        self.arguments: list[Argument] = []
+        self.places: dict[tuple[str, str, int], str] = {}   # (kind, slot, axis) → name of the argument
+
+    # --- arguments ---
+
+    def argument(self, kind: str, slot: str, dtype: str, axis: int = 0, writes: bool = False) -> str:
+        """The name under which the body sees one entry of the argument table."""
+        key = (kind, slot, axis)
+        if key not in self.places:
+            hint = slot.rsplit(":", 1)[-1].replace("field.", "").lstrip("@")
+            hint = {"data": hint, "mask": f"{hint}_missing", "size": f"{hint}_size{axis}"}[kind]
+            self.places[key] = self.k.name(hint)
+            self.arguments.append(Argument(kind, self.places[key], dtype, slot, axis, writes))
+        return self.places[key]
+
+    def memory(self, slot: str, type: Type) -> Tensor:
+        """A slot that is full already, as a tensor of its type."""
+        dims = tuple(
+            Const(d, "i64") if isinstance(d, int) else self.size(slot, axis) for axis, d in enumerate(type.dims)
+        )
+        data = Buffer(self.argument("data", slot, type.dtype), type.dtype, dims)
+        mask = Buffer(self.argument("mask", slot, "bool"), "bool", dims) if type.missing else None
+        return Tensor(data, mask)
+
+    def size(self, slot: str, axis: int) -> Expr:
+        return Var(self.argument("size", slot, "i64", axis), "i64")
+
+    def cell(self, slot: str, dtype: str) -> Expr:
+        """The scalar in a slot."""
+        return loaded(Buffer(self.argument("data", slot, dtype), dtype, ()), Const(0, "i64"))
+
+    # --- frames ---
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Iterator[None]:
+        """Statements go to the end of an outer frame for a while, that is before the statement under construction."""
+        depth = self.frames.index(frame)
+        kept, self.frames, body = self.frames, self.frames[: depth + 1], self.k.body
+        self.k.body = frame.body
+        try:
+            yield
+        finally:
+            self.frames, self.k.body = kept, body
+
+    @contextmanager
+    def loop(self, extent: Expr, id: int, hint: str = "i") -> Iterator[Var]:
+        with self.k.loop(extent, hint) as v:
+            self.frames.append(Frame(self.k.body, frozenset((id,))))
+            self.frames[-1].scalars[_binder(id)] = Scalar(v)
+            try:
+                yield v
+            finally:
+                self.frames.pop()
+
+    @contextmanager
+    def branch(self, condition: Expr) -> Iterator[None]:
+        with self.k.when(condition):
+            self.frames.append(Frame(self.k.body, branch=True))
+            try:
+                yield
+            finally:
+                self.frames.pop()
+
+    @contextmanager
+    def other_branch(self) -> Iterator[None]:
+        """The else of the `branch` just before it, which is taken off: what moves out of the else must come first."""
+        last = self.k.body.pop()
+        assert isinstance(last, If)
+        outer, self.k.body = self.k.body, []
+        self.frames.append(Frame(self.k.body, branch=True))
+        try:
+            yield
+        finally:
+            self.frames.pop()
+            other, self.k.body = self.k.body, outer
+        self.k.body.append(If(last.condition, last.then, tuple(other)))
+
+    def home(self, n: Node) -> Frame:
+        """The outermost frame where `n` may be computed."""
+        free = self.facts.free(n)
+        bound = self.facts.fails(n) or self.facts.cost(n) > CHEAP
+        for frame in reversed(self.frames):
+            if frame is self.frames[0] or frame.ids & free or (frame.branch and bound):
+                return frame
+        return self.frames[0]
+
+    # --- scalars ---
+
+    def expr(self, n: Node) -> Expr:
+        """A scalar that can't be missing."""
+        return self.scalar(n).value
+
+    def scalar(self, n: Node) -> Scalar:
+        if n.op == "const":
+            return Scalar(Const(n["value"], held(n.type.dtype)))
+        for frame in reversed(self.frames):
+            if n in frame.scalars:
+                # The second use: now a local pays, above all where the first was outside this loop.
+                if frame is not self.frames[-1] or self.facts.cost(n) > WORTH_KEEPING:
+                    frame.scalars[n] = self.kept(frame, frame.scalars[n])
+                return frame.scalars[n]
+        home = self.home(n)
+        with self.inside(home):
+            made = self.compute(n)
+        if home is not self.frames[-1]:
+            made = self.kept(home, made)
+        home.scalars[n] = made
+        return made
+
+    def kept(self, frame: Frame, s: Scalar) -> Scalar:
+        """The scalar as locals of the frame, unless it is as cheap as a local."""
+        with self.inside(frame):
+            value = s.value if isinstance(s.value, (Var, Const)) else self.k.let(s.value, "v")
+            missing = s.missing
+            if missing is not None and not isinstance(missing, (Var, Const)):
+                missing = self.k.let(missing, "gone")
+        return Scalar(value, missing)
+
+    def compute(self, n: Node) -> Scalar:
+        if n.op in ("field", "extern", "call", "part") or (n.op != "extent" and self.slot(n) is not None):
+            return self.lying(n)
+        match n.op:
+            case "count":
+                return Scalar(self.cell("@count", "i64"))
+            case "epoch":
+                return Scalar(self.cell("@epoch", "i64"))
+            case "param":
+                return Scalar(self.cell(f"param.{n['name']}", n.type.dtype))
+            case "extent":
+                return Scalar(self.extent(n))
+            case "apply":
+                return Scalar(self.apply(n))
+            case "cast":
+                return self.cast(n)
+            case "select":
+                return self.select(n)
+            case "index":
+                return self.index(n)
+            case "fill":
+                return self.fill(n)
+            case "missing":
+                gone = self.scalar(n.args[0]).missing
+                return Scalar(Const(False, "bool") if gone is None else gone)
+            case "draw":
+                from .draws import scalar_draw
+
+                return Scalar(scalar_draw(self, n))
+            case "reduce":
+                from .reductions import reduction
+
+                return reduction(self, n)
+        raise TypeError(f"no scalar code for {n.op}")
+
+    def lying(self, n: Node) -> Scalar:
+        """A scalar that some memory holds."""
+        t = self.tensor(n)
+        at = Const(0, "i64")
+        return Scalar(loaded(t.data, at), None if t.mask is None else loaded(t.mask, at))
+
+    def extent(self, n: Node) -> Expr:
+        """A size that only the slot knows."""
+        slot = self.slot(n)
+        if slot is None:
+            raise TypeError("a size whose tensor isn't in memory")
+        return self.size(slot, n["axis"])
+
+    def apply(self, n: Node) -> Expr:
+        args = [self.expr(a) for a in n.args]
+        scalar = SCALARS[n["fn"]]
+        dtype = meeting(scalar.operands, args)
+        args = [a if a.dtype == dtype else recast(a, dtype) for a in args]
+        if scalar.overflow is not None and dtype == "i64" and self.facts.overflows(n):
+            args = [self.local(a) for a in args]
+            with self.branch(scalar.overflow(self.k, *args)):
+                self.k.fail(self.site("E0802", past_i64(n["fn"]), n))
+        if scalar.expand is None:
+            result: Expr = Apply(n["fn"], tuple(args), "bool" if scalar.result == "bool" else dtype)
+        else:
+            result = scalar.expand(self.k, *args)
+        result = typed(result, n.type.dtype)
+        return rounded(result, n.type.dtype)
+
+    def local(self, e: Expr) -> Expr:
+        return e if isinstance(e, (Var, Const)) else self.k.let(e, "a")
+
+    def cast(self, n: Node) -> Scalar:
+        source = self.scalar(n.args[0])
+        value, target = source.value, n.type.dtype
+        if self.facts.changes(n):
+            value = self.local(value)
+            with self.branch(Cast(Cast(value, target), "i64").ne(value)):
+                self.k.fail(self.site("E0802", f"integer doesn't fit {target}", n))
+        return Scalar(convert(value, target, n["mode"]), source.missing)
+
+    def select(self, n: Node) -> Scalar:
+        condition, a, b = n.args
+        c = self.expr(condition)
+        if isinstance(c, Const):
+            return self.scalar(a if c.value else b)
+        lazy = any(self.facts.fails(x) or self.facts.cost(x) > CHEAP for x in (a, b))
+        if not lazy:
+            x, y = self.scalar(a), self.scalar(b)
+            return Scalar(Select(c, x.value, y.value), chosen(c, x.missing, y.missing))
+        return self.either(c, n, lambda: self.scalar(a), lambda: self.scalar(b))
+
+    def either(self, c: Expr, n: Node, then: Callable[[], Scalar], other: Callable[[], Scalar]) -> Scalar:
+        """One of two scalars, only that one computed. `n` has their type."""
+        value = self.k.let(zero(held(n.type.dtype)), "v")
+        gone = self.k.let(Const(True, "bool"), "gone") if n.type.missing else None
+        with self.branch(c):
+            self.assign(value, gone, then())
+        with self.other_branch():
+            self.assign(value, gone, other())
+        return Scalar(value, gone)
+
+    def assign(self, value: Var, gone: Var | None, s: Scalar) -> None:
+        self.k.set(value, s.value)
+        if gone is not None:
+            self.k.set(gone, Const(False, "bool") if s.missing is None else s.missing)
+
+    def index(self, n: Node) -> Scalar:
+        tensor, *indexes = n.args
+        places = [self.expr(i) for i in indexes]
+        if not n["guard"]:
+            return self.element(self.tensor(tensor), places)
+        t = self.tensor(tensor)
+        inside: Expr | None = None
+        for i, (at, dim) in enumerate(zip(places, t.data.dims, strict=True)):
+            places[i] = at = self.local(at)
+            both = (at >= 0) & (at < dim)
+            inside = both if inside is None else inside & both
+        assert inside is not None
+        value = self.k.let(zero(held(n.type.dtype)), "v")
+        gone = self.k.let(Const(True, "bool"), "gone")
+        with self.branch(inside):
+            self.assign(value, gone, self.element(t, places))
+        return Scalar(value, gone)
+
+    def element(self, t: Tensor, places: Sequence[Expr]) -> Scalar:
+        at = t.data.flat(places)
+        return Scalar(loaded(t.data, at), None if t.mask is None else loaded(t.mask, at))
+
+    def fill(self, n: Node) -> Scalar:
+        x, default = n.args
+        s = self.scalar(x)
+        if s.missing is None:
+            return s
+        if self.facts.fails(default) or self.facts.cost(default) > CHEAP:
+            s = Scalar(self.local(s.value), self.local(s.missing))
+            missing = s.missing
+            assert missing is not None
+            return self.either(missing, n, lambda: self.scalar(default), lambda: Scalar(s.value))
+        d = self.scalar(default)
+        return Scalar(Select(s.missing, d.value, s.value), d.missing)
+
+    # --- tensors ---
+
+    def tensor(self, n: Node) -> Tensor:
+        """`n` in memory: where it lies already, or in scratch of the outermost frame that can hold it."""
+        for frame in reversed(self.frames):
+            if n in frame.tensors:
+                return frame.tensors[n]
+        slot = self.constant(n) if n.op == "const" else self.slot(n)
+        if slot is not None:
+            made = self.frames[0].tensors[n] = self.memory(slot, n.type)
+            return made
+        home = self.home(n)
+        with self.inside(home):
+            dims = [self.dim(d) for d in n.type.dims]
+            made = self.scratch(n.type, dims)
+            self.write(n, made, ())
+            home.tensors[n] = made
+        return made
+
+    def scratch(self, type: Type, dims: list[Expr]) -> Tensor:
+        data = self.k.scratch(type.dtype, *dims, hint="whole")
+        return Tensor(data, self.k.scratch("bool", *dims, hint="whole_missing") if type.missing else None)
+
+    def dim(self, d: Node | int) -> Expr:
+        return Const(d, "i64") if isinstance(d, int) else self.expr(d)
+
+    def write(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
+        """Fill the part of `out` at indexes `before` with the tensor (or scalar) `n`."""
+        if n.type.is_scalar and n.op not in ("call", "part"):
+            self.put(out, before, self.scalar(n))
+        elif n.op == "build":
+            self.write_build(n, out, before)
+        elif n.op in ("call", "draw") and not before and self.slot(n) is None:
+            self.write_whole(n, out)
+        elif n.op == "part" and not before and self.slot(n) is None:
+            self.copy(self.part(n), out, before)
+        else:
+            self.copy(self.tensor(n), out, before)
+
+    def write_build(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
+        body, *extents = n.args
+
+        def nest(rest: list[tuple[int, Node]], places: tuple[Expr, ...]) -> None:
+            if not rest:
+                return self.write(body, out, places)
+            (id, extent), *inner = rest
+            with self.loop(self.expr(extent), id, BINDERS[min(len(places), len(BINDERS) - 1)]) as v:
+                nest(inner, (*places, v))
+
+        nest(list(zip(n["ids"], extents, strict=True)), before)
+
+    def write_whole(self, n: Node, out: Tensor) -> None:
+        if n.op == "draw":
+            from .draws import tensor_draw
+
+            return tensor_draw(self, n, out.data)
+        self.call(n, out.data)
+
+    def call(self, n: Node, out: Any) -> None:
+        """An operator's own loops, writing into `out` (a tuple for several results)."""
+        operator = ops.OPERATORS[n["op"]]
+        assert operator.lower is not None
+        operator.lower(self.k, out, *[self.operand(a) for a in n.args])
+
+    def operand(self, a: Node) -> Any:
+        if a.op == "const" and a.type.dtype in OBJECTS:
+            return a["value"]
+        if a.type.is_scalar:
+            return self.local(self.expr(a))
+        return self.tensor(a).data
+
+    def part(self, n: Node) -> Tensor:
+        """One result of an operator with several; the first one asked for computes all."""
+        call, name = n.args[0], n["name"]
+        for frame in reversed(self.frames):
+            for other in frame.tensors:
+                if other.op == "part" and other.args[0] is call and other["name"] == name:
+                    return frame.tensors[other]
+        home = self.home(call)
+        with self.inside(home):
+            buffers = []
+            for part, type in call.type.parts:
+                t = self.scratch(type, [self.dim(d) for d in type.dims])
+                buffers.append(t.data)
+                home.tensors[_part(call, part, type)] = t
+            self.call(call, tuple(buffers))
+        return home.tensors[_part(call, name, n.type)]
+
+    def copy(self, source: Tensor, out: Tensor, before: tuple[Expr, ...]) -> None:
+        def nest(dims: tuple[Expr, ...], places: tuple[Expr, ...]) -> None:
+            if not dims:
+                return self.put(out, (*before, *places), self.element(source, places))
+            with self.k.loop(dims[0], "i") as v:
+                nest(dims[1:], (*places, v))
+
+        nest(source.data.dims, ())
+
+    def put(self, out: Tensor, places: tuple[Expr, ...], s: Scalar) -> None:
+        at = out.data.flat(places)
+        self.k.put(out.data, at, stored(s.value, out.data.dtype))
+        if out.mask is not None:
+            self.k.put(out.mask, at, Const(False, "bool") if s.missing is None else s.missing)
+
+    # --- results ---
+
+    def output(self, n: Node, slot: str, type: Type) -> None:
+        """Fill a slot with `n`. A size not known beforehand is written to the argument table, with the address."""
+        if all(isinstance(d, int) for d in type.dims):
+            return self.write(n, self.memory(slot, type), ())
+        dims: list[Expr] = []
+        for axis, d in enumerate(type.dims):
+            e = self.dim(d)
+            if not isinstance(d, int):
+                name = self.argument("size", slot, "i64", axis, writes=True)
+                self.k.body.append(_let(name, e))
+                e = Var(name, "i64")
+            dims.append(e)
+        data = self.escaping("data", slot, type.dtype, dims)
+        mask = self.escaping("mask", slot, "bool", dims) if type.missing else None
+        self.write(n, Tensor(data, mask), ())
+        self.frames[-1].tensors[n] = Tensor(data, mask)
+
+    def escaping(self, kind: str, slot: str, dtype: str, dims: list[Expr]) -> Buffer:
+        from .loops import Alloc
+
+        name = self.argument(kind, slot, dtype, writes=True)
+        count: Expr = Const(1, "i64")
+        for d in dims:
+            count = d if count == Const(1, "i64") else count * d
+        self.k.body.append(Alloc(name, dtype, count, escapes=True))
+        return Buffer(name, dtype, tuple(dims))
+
+    def kernel(self) -> Kernel:
+        return Kernel(self.name, tuple(self.arguments), tuple(self.frames[0].body))
+
+
+BINDERS = ("i", "j", "k", "l")
+
+
+def _binder(id: int) -> Node:
+    from .graph import var
+
+    return var(id)
+
+
+def _part(call: Node, name: str, type: Type) -> Node:
+    from .graph import node
+
+    return node("part", call, type=type, name=name)
+
+
+def _let(name: str, value: Expr) -> Stmt:
+    from .loops import Let
+
+    return Let(name, value)
+
+
+def past_i64(fn: str) -> str:
+    return f"the result of `{fn}` is past i64" if fn not in ("floordiv", "mod") else "division by zero or past i64"
+
+
+def zero(dtype: str) -> Const:
+    return Const(False if dtype == "bool" else 0.0 if dtype in ("f32", "f64") else 0, dtype)
+
+
+def meeting(operands: str, args: Sequence[Expr]) -> str:
+    """The dtype at which arguments of a scalar function meet."""
+    dtypes = {a.dtype for a in args}
+    if "f64" in dtypes:
+        return "f64"
+    if "f32" in dtypes or (operands == "float" and dtypes <= {"i64"}):
+        return "f32"
+    return args[0].dtype
+
+
+def recast(e: Expr, dtype: str) -> Expr:
+    return Const(float(e.value), dtype) if isinstance(e, Const) and dtype in ("f32", "f64") else Cast(e, dtype)
+
+
+def typed(e: Expr, dtype: str) -> Expr:
+    return e if e.dtype == held(dtype) or dtype in OBJECTS else recast(e, held(dtype))
+
+
+def rounded(e: Expr, dtype: str) -> Expr:
+    """f16 and bf16 are computed in f32; each result is rounded."""
+    return Cast(Cast(e, dtype), "f32") if dtype in ("f16", "bf16") else e
+
+
+def convert(e: Expr, target: str, mode: str) -> Expr:
+    """The graph's `cast`, between dtypes as values are held."""
+    if target in ("f16", "bf16"):
+        return rounded(e if e.dtype == "f32" else Cast(e, "f32"), target)
+    if target == held(target):
+        return e if e.dtype == target else Cast(e, target, mode)
+    return Cast(Cast(e, target, mode), "i64")
+
+
+def loaded(b: Buffer, at: Expr) -> Expr:
+    e: Expr = Load(b.name, at, b.dtype)
+    return e if held(b.dtype) == b.dtype else Cast(e, held(b.dtype))
+
+
+def stored(e: Expr, dtype: str) -> Expr:
+    return Cast(e, dtype) if dtype in ("f16", "bf16") else e
+
+
+def chosen(c: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None and b is None:
+        return None
+    no = Const(False, "bool")
+    return Select(c, no if a is None else a, no if b is None else b)
