@@ -129,7 +129,7 @@ def _arrays(path: Path) -> Found:
 
 
 def _text(found: Found) -> str:
-    lines = [f"# Written by `pipec new`; look at it with `pipec show`, then change it.", "",
+    lines = ["# Written by `pipec new`; look at it with `pipec show`, then change it.", "",
              f'param root: path = "{os.path.abspath(found.root)}"']
     if found.image:
         lines.append("param size = 224          # side of the square crop, in pixels")

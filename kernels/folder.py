@@ -27,7 +27,7 @@ def wanted(field: str, names: tuple[tuple[str, ...], ...], type_text: str) -> st
     if len(names) == 1 and name in NAMES:
         return name
     word = type_text.rstrip("?")
-    if name == field and word in ("bytes", "text", "path") or word in ("i64", "i32", "u8", "u16", "u32", "i16", "i8", "u64"):
+    if (name == field and word in ("bytes", "text", "path")) or word in ("i64", "i32", "u8", "u16", "u32", "i16", "i8", "u64"):
         return {"bytes": "file", "text": "class_name", "path": "path"}.get(word, "class")
     raise SourceError("E0601", f"a folder has no `{name}`", (f"it has: {', '.join(NAMES)}",), field)
 

@@ -39,7 +39,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> dict[str, Any]:
-        """The fields of a record: bytes, str, NumPy scalars and arrays. Raises BadRecord."""
+        """The fields of a record: bytes, str, NumPy scalars and arrays, None for a missing one. Raises BadRecord."""
         ...
 
     def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -210,6 +210,8 @@ class TarSource:
 
     def _value(self, index: int, names: tuple[str, ...], type_text: str) -> Any:
         offsets, sizes = self.places[names]
+        if sizes[index] < 0 and "?" in type_text:
+            return None
         if sizes[index] < 0:
             raise BadRecord("E0801", f"this sample has no member `{shown(names)}`")
         data = self.files.pread(self._shard(index), int(sizes[index]), int(offsets[index]))

@@ -344,6 +344,10 @@ class Runner:
             assert held.objects is not None
             held.objects[r] = value
             return
+        if slot.missing and not isinstance(value, Gaps):
+            shape = tuple(d or 0 for d in slot.dims) if value is None else np.shape(value)
+            filled = np.zeros(shape, DTYPES[slot.dtype]) if value is None else np.asarray(value)
+            value = Gaps(filled, np.full(shape, value is None))
         if isinstance(value, Gaps):
             mask = np.ascontiguousarray(value.mask)
             assert held.mask is not None

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..kernels.random import draw_key
 from ..kernels.sources import Source, SourceError, open_source
 from . import order as orders
 from .errors import DataError, Where
-from .execute import DTYPES, DROPPED, Failure, Frames, Gaps, Kernel, Runner, Target, address_of
+from .execute import DROPPED, DTYPES, Failure, Frames, Gaps, Kernel, Runner, Target, address_of
 from .frames import Row
 from .plan import Order, Plan, Program, Segment
 

@@ -1,6 +1,6 @@
 """Plans of programs that haven't changed: found again without lark, numba or the compiler.
 
-An entry is a plan as JSON under an HMAC with the user's key. It counts only while every file that the
+An entry is a plan under an HMAC with the user's key. It counts only while every file that the
 program was made of holds the same text, and this version of pipec made it.
 """
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | Non
             content = file.read(LARGEST)
         if len(content) < 32 or not hmac.compare_digest(content[:32], _mac(content[32:])):
             return None
-        entry = msgspec.json.decode(content[32:], type=Entry)
+        entry = msgspec.msgpack.decode(content[32:], type=Entry)
     except (OSError, msgspec.MsgspecError):
         return None
     if any(_digest(name) != known or not known for name, known in entry.files.items()):
@@ -82,7 +82,7 @@ def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | Non
 
 def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
     """Keep a plan. Failing to (a full disk, a folder that can't be written) costs time only."""
-    content = msgspec.json.encode(Entry({name: _digest(name) for name in plan.texts if os.path.exists(name)}, plan))
+    content = msgspec.msgpack.encode(Entry({name: _digest(name) for name in plan.texts if os.path.exists(name)}, plan))
     goal = _path(path, overrides, run)
     with contextlib.suppress(OSError):
         goal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
