@@ -1,0 +1,82 @@
+"""One loader in a process of its own: `python -m benchmarks.measure WORKLOAD PEER THREADS SECONDS` prints JSON.
+
+Time to the first batch counts from before the loader is imported. CPU seconds are those of the whole process tree,
+PSS its largest sum (shared pages counted once).
+"""
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+
+
+def main(workload: str, peer: str, threads: int, seconds: float) -> None:
+    import psutil
+
+    from .peers import PEERS
+
+    started = time.perf_counter()
+    epochs = PEERS[workload][peer](workload, threads)
+    process, peak, over = psutil.Process(), [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.3):
+            peak[0] = max(peak[0], _pss(process))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    first, epoch, records = 0.0, 0, 0
+    begin = cpu = 0.0
+    end = float("inf")
+    shape: list[int] = []
+    while time.perf_counter() < end:
+        for batch in epochs(epoch):
+            now = time.perf_counter()
+            image = batch[0]
+            if not first:
+                first, shape = now - started, list(image.shape)
+                watcher.start()
+            elif not begin and now - started > first + 1.0:   # warm-up: one second after the first batch
+                begin, cpu, end = now, _cpu(process), now + seconds
+            elif begin:
+                records += len(image)
+            if now > end:
+                break
+        epoch += 1
+    took, spent = time.perf_counter() - begin, _cpu(process) - cpu
+    over.set()
+    print(json.dumps({"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}), flush=True)
+    for child in process.children(recursive=True):
+        child.kill()
+
+
+def _cpu(process: object) -> float:
+    import psutil
+
+    assert isinstance(process, psutil.Process)
+    total = 0.0
+    for p in (process, *process.children(recursive=True)):
+        try:
+            times = p.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total
+
+
+def _pss(process: object) -> int:
+    import psutil
+
+    assert isinstance(process, psutil.Process)
+    total = 0
+    for p in (process, *process.children(recursive=True)):
+        try:
+            with open(f"/proc/{p.pid}/smaps_rollup") as file:
+                total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+        except (OSError, psutil.Error):
+            continue
+    return total * 1024
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
