@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from ..dsl.types import INT_RANGE, INTS, I64
@@ -104,20 +103,33 @@ def parts(n: Node) -> tuple[Node, ...]:
     return ()
 
 
-@lru_cache(maxsize=20_000)
+_polys: dict[Node, Poly] = {}
+MOST_KEPT = 50_000
+
+
 def linear(n: Node) -> Poly:
     """The poly that equals `n` wherever `n` has a value (integer arithmetic never wraps, it fails)."""
-    done: dict[Node, Poly] = {}
+    found = _polys.get(n)
+    if found is not None:
+        return found
+    if len(_polys) > MOST_KEPT:
+        _polys.clear()
+    done = dict[Node, Poly]()
     stack = [n]
     while stack:
-        top = stack[-1]
-        waiting = [a for a in parts(top) if a not in done]
-        if top in done or not waiting:
-            stack.pop()
-            if top not in done:
-                done[top] = _combined(top, [done[a] for a in parts(top)])
+        top = stack.pop()
+        if top in done:
+            continue
+        found = _polys.get(top)
+        if found is not None:
+            done[top] = found
+            continue
+        inner = parts(top)
+        waiting = [a for a in inner if a not in done]
+        if waiting:
+            stack += [top, *waiting]
         else:
-            stack.extend(waiting)
+            done[top] = _polys[top] = _combined(top, [done[a] for a in inner])
     return done[n]
 
 

@@ -333,7 +333,7 @@ def worlds(facts: list[Node], i: Node, stop: Node, d: Node) -> list[dict[Node, i
     return found
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_proof_is_wrong(data: st.DataObject) -> None:
     atoms = (H, W, FIELD)
