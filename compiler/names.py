@@ -15,6 +15,7 @@ from ..dsl import parse, tree
 from ..dsl.problems import Edit, Fix, Label, PipeError, Problem, Span
 from ..dsl.types import Type
 from .elaborate import Elaborator
+from .graph import node
 from .params import ParamError, from_default, from_override, placeholder
 from .scope import Context, FileScope, Function, Scope, Value, unknown
 from .words import listed, similar
@@ -306,6 +307,7 @@ class Constants:
         self.values: dict[tuple[str, str], Any] = {}     # param → Python value, None where it has none
         self.types: dict[tuple[str, str], Type] = {}
         self.missing: list[ParamAt] = []
+        self._opened: list[tuple[ParamAt, Value]] = []
         self.seed = main.seed.value if main.seed else None
         self._take(overrides)
 
@@ -481,6 +483,34 @@ class Constants:
                 (f"on the command line: {here.name}=…{help_text}", f"in Python: pipec.open(…, {here.name}=…)")))
             return unknown(here.declaration.name_span)
         return placeholder(here.declaration.name, declared, here.declaration.name_span)
+
+    # --- params that each trainer may set (rule 7) -----------------------------------------------
+
+    def open(self, uses: Mapping[tuple[str, str], list[tuple[Span, bool]]]) -> None:
+        """From here on, params that no line above used are `param` nodes of which only the declaration is known."""
+        for param in self.params:
+            value = self._value(param)
+            if param.name is None or value is None or value.node is None or uses.get(param.key) or value.node.type.dtype in (
+                    "text", "path", "bytes"):
+                continue
+            made = Value(node("param", type=value.type.strong(), name=param.name), value.type, value.span)
+            self._opened.append((param, value))
+            self._everywhere(param, made)
+
+    def close(self) -> None:
+        """All params are constants again."""
+        for param, value in self._opened:
+            self._everywhere(param, value)
+        self._opened.clear()
+
+    def _value(self, param: ParamAt) -> Value | None:
+        return param.module.scope.params.get(param.declaration.name)
+
+    def _everywhere(self, param: ParamAt, value: Value) -> None:
+        for module in self._all():
+            for name in module.scope.params:
+                if module.scope.origin(name) == param.key:
+                    module.scope.params[name] = value
 
     def unimported(self) -> None:
         """Report required params of used files that this program needs and the run file did not import."""

@@ -23,7 +23,7 @@ source                              kind      "tar" "folder" "npz" "npy" "bin" â
                                               else E0803), "_" any size
 map       stream, valueâ€¦            names     the new frame's fields, one value each (never a struct)
 where     stream, condition
-check     stream, condition
+check     stream, condition         code      "E0805" (a line of the program), "E0803" (two sizes of one record are equal)
 shuffle   stream                    chunk mix window   ints, 0 = not given: whole (0,0,0), (c, m, 0), (0, 0, w)
                                     key       text: the draw path of this shuffle, "train/shuffle"; a second one in
                                               the same pipeline has "train/shuffle2"
@@ -57,3 +57,371 @@ share     stream
 emit      stream                    names     what leaves, in order; args[0] is a map with just these names
 """
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Label, Problem, Span
+from ..dsl.types import BOOL, I64, WEAK_INT, Type
+from . import bounds
+from .arguments import HABITS, SPECS, ArgumentReader, Given, added
+from .elaborate import Elaborator
+from .frames import (
+    COUNT, Dim, Frame, Shape, Stacked, at_least, at_most, entered, field_node, gathered, leaves, mapped, reshape,
+    sizes_as_fields, stream_type, varies,
+)
+from .graph import Node, node, number
+from .names import whole_lines
+from .promote import as_dim
+from .scope import Value
+from .words import similar, type_text
+
+STRUCTURE = ("each", "pack", "batch", "mix")     # what may not stand above a shuffle
+ABOVE_SHARE = ("shuffle", "shard", "repeat", "balance", "skip_bad", "each", "pack", "window")
+FRAMES = ("each", "batch", "window", "pack", "share")  # a map stands before these
+
+
+class Stages:
+    """The stages of one pipeline. `taken(name)`: is this the name of a param, let or pipeline."""
+
+    def __init__(self, elaborator: Elaborator, texts: dict[str, str], taken: Callable[[str], bool], top: bool):
+        self.elaborator, self.context, self.texts, self.taken, self.top = (
+            elaborator, elaborator.context, texts, taken, top)
+        self.reader = ArgumentReader(elaborator)
+        self.counts: dict[str, int] = {}
+
+    def stage(self, frame: Frame, line: tree.Stage) -> Frame:
+        """The frame after a stage's line; the same one where the line is wrong."""
+        call = line.call
+        make = getattr(self, f"_{call.fn}", None) if call.fn in SPECS else None
+        if make is None:
+            self._unknown(frame, line)
+            return frame
+        if frame.scope.below_share and call.fn in ABOVE_SHARE:
+            self._below_share(frame, line)
+            return frame
+        if call.fn in FRAMES:
+            frame = mapped(self.context, frame, line.span)
+        if call.fn == "each":
+            return self._each(frame, call)
+        given = self.reader.read(frame, call)
+        made: Frame = make(frame, call, given)
+        if made is not frame:
+            made.stages = [*frame.stages, (call.fn, call.span)]
+        return made
+
+    def _node(self, frame: Frame, call: tree.Call, *args: Node, type: Type | None = None, **attrs: object) -> Node:
+        made = node(call.fn, frame.stream, *args, type=type or frame.stream.type, **attrs)
+        return self.context.made(made, call.span)
+
+    def key(self, frame: Frame, stage: str) -> str:
+        """The draw path of a stage that shuffles or chooses."""
+        self.counts[stage] = self.counts.get(stage, 0) + 1
+        number = self.counts[stage]
+        return f"{frame.scope.path}/{stage}" + (str(number) if number > 1 else "")
+
+    def problem(self, code: str, title: str, span: Span, label: str = "", reasons: tuple[Label, ...] = (),
+                notes: tuple[str, ...] = (), fixes: tuple[Fix, ...] = ()) -> None:
+        self.context.report(Problem(code, title, span, label, reasons, notes, fixes))
+
+    # --- unknown stages and order ---------------------------------------------------------------
+
+    def _unknown(self, frame: Frame, line: tree.Stage) -> None:
+        call, name = line.call, line.call.fn
+        known = [*SPECS, "where", "emit"]
+        if name in ("mix", "zip"):
+            self.problem("E0505", f"`{name}` says where records come from, so it stands after `from`", call.fn_span, "", (),
+                         (), (Fix("write `from`", (Edit(Span(call.span.file, call.span.start, call.span.start), "from "),)),))
+            return
+        if name == "sample":
+            self.problem("E0505", "`sample` draws a record, so it needs a name and `~`", call.fn_span, "", (),
+                         ("for example: other ~ sample(p)",))
+            return
+        if name in HABITS:
+            stage, say = HABITS[name]
+            fix = (Fix("leave it out", (Edit(whole_lines(self.texts[call.span.file], line.span), ""),)),) if not stage else (
+                Fix(f"`{stage}` does this", (Edit(self._renamed(call, stage), stage + (" " if stage == "where" else "")),)),)
+            if stage is None:
+                fix = ()
+            self.problem("E0501", f"there is no stage `{name}`", call.fn_span, "not known", (), (say,) if say else (), fix)
+            return
+        scope = frame.scope
+        if scope.file.function(name) is not None or self._operator(name):
+            self.problem("E0501", f"`{name}` is a function, and a line needs a name for its value", call.fn_span,
+                         "no stage", (), ("a stage is one of: " + ", ".join(sorted(SPECS)),),
+                         (Fix("name the value", (Edit(Span(call.span.file, call.span.start, call.span.start), "value = "),)),)
+                         if not self._draws(scope.file.function(name)) else ())
+            return
+        alike = similar(name, known)
+        fixes = (Fix("a stage with a similar name exists", (Edit(call.fn_span, alike),)),) if alike else ()
+        self.problem("E0501", f"there is no stage `{name}`", call.fn_span, "not known", (),
+                     (f"stages: {', '.join(sorted(known))}",), fixes)
+
+    def _renamed(self, call: tree.Call, stage: str) -> Span:
+        return call.fn_span
+
+    def _operator(self, name: str) -> bool:
+        from ..kernels.ops import OPERATORS
+
+        return name in OPERATORS
+
+    def _draws(self, function: object) -> bool:
+        return bool(getattr(function, "draws", False))
+
+    def move_up(self, line_span: Span, above: Span, title: str) -> tuple[Fix, ...]:
+        """The fix that moves a line to just above another line."""
+        text = self.texts[line_span.file]
+        lines, target = whole_lines(text, line_span), whole_lines(text, above)
+        moved = text[lines.start:lines.end]
+        if not moved.endswith("\n"):
+            moved += "\n"
+        return (Fix(title, (Edit(Span(above.file, target.start, target.start), moved), Edit(lines, ""))),)
+
+    def _below_share(self, frame: Frame, line: tree.Stage) -> None:
+        share = frame.passed("share")
+        assert share is not None
+        self.problem("E0507", f"`{line.call.fn}` can't stand below `share`", line.call.fn_span,
+                     "decides which records there are", (Label(share, "lines below run in each trainer"),),
+                     ("every trainer gets the same records, in the same order",),
+                     self.move_up(line.span, share, "move it above `share`"))
+
+    # --- stages that keep the frame ---------------------------------------------------------------
+
+    def _shuffle(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        above = next(((n, s) for n, s in frame.stages if n in STRUCTURE), None)
+        if above is not None:
+            self._above_shuffle(call, *above)
+            return frame
+        sizes = {k: self._literal(given, k, call) for k in ("chunk", "mix", "window")}
+        if None in sizes.values():
+            return frame
+        chunk, mix, window = (sizes[k] or 0 for k in ("chunk", "mix", "window"))
+        if window and (chunk or mix) or bool(chunk) != bool(mix):
+            self.problem("E0503", "`shuffle` has three forms: nothing, `chunk` with `mix`, or `window`", call.span, "", (),
+                         ("shuffle()  shuffle(chunk=1024, mix=16)  shuffle(window=10_000)",))
+            return frame
+        if not window and (frame.streamed or frame.endless):
+            self._needs_random(frame, call)
+            return frame
+        key = self.key(frame, "shuffle")
+        return replace(frame, stream=self._node(frame, call, chunk=chunk, mix=mix, window=window, key=key))
+
+    def _literal(self, given: Given, name: str, call: tree.Call) -> int | None:
+        """A count that must be a number when the program is compiled: 0 where it isn't given, None if it is wrong."""
+        found = given.get(name)
+        if found is None:
+            return 0
+        if found.op != "const":
+            self.reader.bad(given.spans[name], f"`{name}` of `{call.fn}` must be known when the program is compiled")
+            return None
+        return int(found["value"])
+
+    def _above_shuffle(self, call: tree.Call, stage: str, span: Span) -> None:
+        if stage == "mix":
+            self.problem("E0504", "`mix` may not stand above `shuffle`", call.span, "", (
+                Label(span, "mixes here"),), ("shuffle inside each pipeline that is mixed",),
+                (Fix("leave it out here", (Edit(whole_lines(self.texts[call.span.file], call.span), ""),)),))
+            return
+        self.problem("E0504", f"`{stage}` may not stand above `shuffle`", call.span, "permutes single records", (
+            Label(span, "makes other records than the source has"),),
+            ("which record stands where is computed from its number in the source",),
+            self.move_up(call.span, span, f"shuffle before `{stage}`") if call.span.file == span.file else ())
+
+    def _needs_random(self, frame: Frame, call: tree.Call) -> None:
+        why = frame.streamed or frame.endless
+        assert why is not None
+        edit = Edit(Span(call.span.file, call.fn_span.end, call.span.end), "(window=10_000)")
+        self.problem("E0512", "these records can't be read at random, so they can't be permuted as a whole", call.span, "",
+                     (Label(why, "read front to back" if frame.streamed else "never ends"),), (),
+                     (Fix("permute inside blocks", (edit,)),))
+
+    def _take(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        shuffle = frame.passed("shuffle")
+        if shuffle is not None and shuffle.file == call.span.file:
+            self.problem("E0506", "`take` below `shuffle` keeps other records in every epoch", call.span, "",
+                         (Label(shuffle, "permuted anew in every epoch"),), (),
+                         self.move_up(call.span, shuffle, "take first, then shuffle"))
+            return frame
+        return replace(frame, stream=self._node(frame, call, given.values["n"]), endless=None)
+
+    def _repeat(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        n = given.get("n")
+        made = self._node(frame, call, *([n] if n is not None else []), has=("n",) if n is not None else ())
+        return replace(frame, stream=made, endless=call.span if n is None else frame.endless)
+
+    def _shard(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        return frame if given.failed else replace(frame, stream=self._node(frame, call))
+
+    def _skip_bad(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        return frame if given.failed else replace(
+            frame, stream=self._node(frame, call, at_most=float(given.values["at_most"])))
+
+    def _balance(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        name, value = given.values["field"]
+        return replace(frame, stream=self._node(frame, call, value.node, field=name, key=self.key(frame, "balance")))
+
+    def _check(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        return frame if given.failed else self.require(frame, "check", given.values["condition"], call.span, "E0805")
+
+    def require(self, frame: Frame, op: str, condition: Value, span: Span, code: str = "") -> Frame:
+        """`where` and `check`, and what follows from them."""
+        assert condition.node is not None
+        attrs = {"code": code} if op == "check" else {}
+        made = self.context.made(node(op, frame.stream, condition.node, type=frame.stream.type, **attrs), span)
+        facts = (frame.scope.facts or bounds.Facts()).given(condition.node)
+        frame.scope.facts = facts
+        return replace(frame, stream=made, conditions=[*frame.conditions, condition.node])
+
+    def _share(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        text = self.texts[call.span.file]
+        remove = (Fix("leave it out", (Edit(whole_lines(text, call.span), ""),)),)
+        first = frame.passed("share")
+        if first is not None:
+            self.problem("E0710", "`share` may stand only once", call.span, "a second time",
+                         (Label(first, "shared here"),), (), remove)
+            return frame
+        if not self.top:
+            self.problem("E0711", "`share` may stand only in the pipeline that is run", call.span,
+                         "this pipeline is read by another", (), (), remove)
+            return frame
+        made = replace(frame, stream=self._node(frame, call))
+        made.scope.below_share = True
+        return made
+
+    # --- stages that start a frame ------------------------------------------------------------------
+
+    def _each(self, frame: Frame, call: tree.Call) -> Frame:
+        names = [a.value.id for a in call.args if isinstance(a.value, tree.Name) and a.name is None]
+        if len(names) != len(call.args) or not names:
+            self.reader.bad(call.span, "`each` takes the names of fields", "", (f"for example: {SPECS['each'].example}",))
+            return frame
+        flat = dict(leaves(frame.fields))
+        first: Dim | None = None
+        for argument in call.args:
+            value = self.elaborator.expr(frame.scope, argument.value)
+            if not value.known:
+                return frame
+            assert isinstance(argument.value, tree.Name)
+            if argument.value.id not in flat or not value.type.dims:
+                self.reader.bad(argument.span, f"`{argument.value.id}` has no first dimension to take apart",
+                                type_text(frame.scope, value.type))
+                return frame
+            if first is not None and not self._same(frame, first, value.type.dims[0], argument.span, call):
+                return frame
+            first = value.type.dims[0] if first is None else first
+        shaped = reshape(frame, "each", call.span, lambda n, t: Shape((), t.dims[1:] if n in names else t.dims), "keep")
+        made = self._node(frame, call, fields=tuple(names), type=stream_type([
+            *((n, v.type) for n, v in shaped.fields.items()), *((n, I64) for n in frame.hidden)]))
+        conditions = [at_least(n, 0) for n in frame.hidden.values()]
+        dims = {n: d for n, d in frame.scope.dims.items() if not varies(d) or d in frame.hidden.values()}
+        out = entered(frame, made, gathered(shaped.fields), frame.hidden, dims, conditions)
+        out.stages = [*frame.stages, ("each", call.span)]
+        return out
+
+    def _same(self, frame: Frame, a: Dim, b: Dim, span: Span, call: tree.Call) -> bool:
+        if self.elaborator.same_size(frame.scope, a, b, span):
+            return True
+        self.problem("E0203", "the fields of `each` must have equal first dimensions", span, "another length",
+                     (Label(call.args[0].span, "the first one"),))
+        return False
+
+    def _stack(self, frame: Frame, call: tree.Call, stream_args: list[Node], front: Dim, pad: bool, gaps: bool,
+               smaller: bool, n_text: str, most: Node | None, **attrs: object) -> Frame:
+        """`batch` and `window`: a dimension in front of every field."""
+        shaped = reshape(frame, call.fn, call.span, lambda n, t: Shape((front,), t.dims, gaps), "pad" if pad else "spoil")
+        sizes = sizes_as_fields(frame, front, self.taken)
+        every = {**shaped.fields, **sizes}
+        made = self._node(frame, call, *stream_args, type=stream_type((n, v.type) for n, v in every.items()), **attrs)
+        conditions = [at_least(COUNT, 1)] if isinstance(front, Node) and front is COUNT else []
+        if conditions and most is not None:
+            conditions.append(at_most(COUNT, most))
+        dims = {n: d for n, d in frame.scope.dims.items() if not varies(d)}
+        out = entered(frame, made, gathered(every), {}, dims, conditions, front)
+        out.spoiled = dict(shaped.spoiled)
+        out.stacked = [*frame.stacked, Stacked(call.fn, call.span, n_text, smaller)]
+        return out
+
+    def _batch(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        whole, pad = bool(given.get("whole")), bool(given.get("pad"))
+        if given.failed:
+            return self._stack(frame, call, [], COUNT, True, False, True, "", None, has=(), whole=False, pad=True, edges=())
+        n, budget, by = given.get("n"), given.get("budget"), given.get("by")
+        if (n is None) == (budget is None):
+            self.reader.bad(call.span, "`batch` takes a number of records, or a `budget` of places",
+                            "neither is given" if n is None else "both are given",
+                            (f"for example: {SPECS['batch'].example}, batch(budget=40_000, by=length)",))
+        if by is None and (budget is not None or "edges" in given):
+            self.reader.bad(call.span, f"`{'budget' if budget is not None else 'edges'}` needs `by`, a record's length",
+                            "not given", ("for example: batch(32, by=length, edges=[100, 200])",))
+        if budget is not None and whole:
+            self.reader.bad(given.spans["whole"], "a batch by `budget` has no set number of records, so none is whole")
+            whole = False
+        args = [a for a in (n, by.node if by else None, budget) if a is not None]
+        has = tuple(k for k, a in (("n", n), ("by", by), ("budget", budget)) if a is not None)
+        front: Dim = as_dim(n) if whole and n is not None else COUNT
+        text = self.context.text(given.spans["n"]) if "n" in given.spans else ""
+        most = n if n is not None else budget
+        return self._stack(frame, call, args, front, pad, False, not whole, text, most, has=has, whole=whole, pad=pad,
+                           edges=tuple(given.get("edges", ())))
+
+    def _window(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        rest, pad = given.get("rest", "keep"), bool(given.get("pad"))
+        if given.failed:
+            return self._stack(frame, call, [number(1), number(1)], COUNT, True, False, True, "", None, rest="keep", pad=True)
+        if rest not in ("keep", "drop"):
+            self.reader.bad(given.spans["rest"], '`rest` of `window` is "keep" or "drop"')
+            rest = "keep"
+        if rest == "drop" and pad:
+            self.reader.bad(given.spans["pad"], "what is dropped isn't padded", reasons=(
+                Label(given.spans["rest"], "drops the last, smaller window"),))
+            pad = False
+        n = given.values["n"]
+        smaller = rest == "keep" and not pad
+        text = self.context.text(given.spans["n"])
+        return self._stack(frame, call, [n, given.get("stride", n)], COUNT if smaller else as_dim(n), pad, pad, smaller,
+                           text, n, rest=rest, pad=pad)
+
+    def _pack(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        if given.failed:
+            return frame
+        n, by = given.values["n"], given.values["by"]
+        opened = self._literal(given, "open", call)
+        flat = dict(leaves(frame.fields))
+        names = [k for k, v in flat.items() if v.type.dims and v.type.dims[0] is as_dim(by.node)]
+        if not names:
+            self.reader.bad(given.spans["by"], f"no field has the length `{self.context.text(given.spans['by'])}`", "", (
+                "the fields whose first dimension is this number are laid end to end",))
+        if opened is None or not names:
+            return frame
+        width = as_dim(n)
+        shaped = reshape(frame, "pack", call.span, lambda k, t: Shape((width,), t.dims[1:], True) if k in names
+                         else Shape((COUNT,), t.dims), "spoil")
+        extra = {k: Value(field_node(k, t), t, call.span) for k, t in (
+            ("segment", replace(WEAK_INT, dims=(width,), missing=True)),
+            ("position", replace(WEAK_INT, dims=(width,), missing=True)))}
+        every = {**shaped.fields, **sizes_as_fields(frame, COUNT, self.taken), **extra}
+        made = self._node(frame, call, n, by.node, open=opened or 64, fields=tuple(names),
+                          type=stream_type((k, v.type) for k, v in every.items()))
+        out = entered(frame, made, gathered(every), {}, {k: d for k, d in frame.scope.dims.items() if not varies(d)},
+                      [at_least(COUNT, 1)], COUNT)
+        out.spoiled = dict(shaped.spoiled)
+        out.stacked = [*frame.stacked, Stacked("pack", call.span, self.context.text(given.spans["n"]), True)]
+        return out
+
+
+def pad_fix(call: tree.Call) -> Fix:
+    return Fix("or pad each batch to its largest record", (added(call, "pad=true"),))
+
+
+__all__ = ["BOOL", "Stages", "pad_fix"]

@@ -1,0 +1,449 @@
+"""Pipelines to stream nodes: `from` and what it reads, lines about one record, `emit`, params below `share`.
+
+In: a pipeline's declaration and the values of its arguments. Out: the `Frame` at its end, for the one that is run an `emit` node.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Label, Problem, Span
+from ..dsl.types import BOOL, I64, Type
+from . import bounds
+from .branches import Branches
+from .elaborate import Elaborator
+from .emission import Emission, spoiled_problem
+from .frames import COUNT, Frame, field_node, stream_type
+from .graph import Node, node
+from .names import Constants, Declared, Module, kind_of, parts_of, whole_lines
+from .params import ParamError, from_default
+from .scope import Scope, Value, unknown
+from .sources import KINDS, SchemaReader, TextError, expanded, report_kind
+from .stages import Stages
+from .words import listed, similar
+
+
+class Pipelines:
+    """All pipelines of a check."""
+
+    def __init__(self, elaborator: Elaborator, constants: Constants):
+        self.elaborator, self.context, self.constants = elaborator, elaborator.context, constants
+        self.schemas = SchemaReader(elaborator.context, elaborator)
+        self.building: list[str] = []
+        self.bad: set[str] = set()          # pipelines in a circle
+
+    def run(self, declared: Declared, arguments: dict[str, Value] | None = None) -> Node | None:
+        """The `emit` node of a pipeline that is run; None where it has problems that leave none."""
+        name = declared.declaration.name
+        builder = PipelineBuilder(self, declared, arguments or {}, name, True)
+        try:
+            frame = builder.build()
+            return Emission(self.elaborator, builder.stages).emit(frame, declared.declaration) if frame else None
+        finally:
+            self.constants.close()
+
+    def branch(self, declared: Declared, arguments: dict[str, Value], path: str) -> Frame | None:
+        """The frame at the end of a pipeline that another one reads."""
+        builder = PipelineBuilder(self, declared, arguments, path, False)
+        frame = builder.build()
+        return Emission(self.elaborator, builder.stages).visible(frame, declared.declaration) if frame else None
+
+
+class PipelineBuilder:
+    """One pipeline, line by line."""
+
+    def __init__(self, pipelines: Pipelines, declared: Declared, arguments: dict[str, Value], path: str, top: bool):
+        self.all, self.declaration, self.module = pipelines, declared.declaration, declared.module
+        self.elaborator, self.context = pipelines.elaborator, pipelines.context
+        self.arguments, self.path, self.top = arguments, path, top
+        self.stages = Stages(self.elaborator, self.context.texts, self.taken, top)
+        self.branches = Branches(self)
+
+    def taken(self, name: str) -> bool:
+        """Is this the name of a param, let, pipeline or argument."""
+        return name in self.arguments or self._owner(name) is not None
+
+    def _owner(self, name: str) -> tuple[str, Span | None] | None:
+        declaration = self.module.declaration(name)
+        if isinstance(declaration, tree.Param | tree.Let | tree.Pipeline):
+            span = self.module.scope.uses.get(name) or declaration.name_span
+            return kind_of(declaration), span
+        formal = next((f for f in self.declaration.formals if f.name == name), None)
+        return ("argument", formal.name_span) if formal else None
+
+    def build(self) -> Frame | None:
+        """The frame after the last line; None where there is nothing to read."""
+        lines = self.declaration.lines
+        frame = self._start(lines)
+        if frame is None:
+            return None
+        for line in lines:
+            if isinstance(line, tree.From):
+                continue
+            frame = self._line(frame, line)
+        return frame
+
+    def problem(self, code: str, title: str, span: Span, label: str = "", reasons: tuple[Label, ...] = (),
+                notes: tuple[str, ...] = (), fixes: tuple[Fix, ...] = ()) -> None:
+        self.context.report(Problem(code, title, span, label, reasons, notes, fixes))
+
+    # --- order of lines -------------------------------------------------------------------------
+
+    def _start(self, lines: tuple[tree.Line, ...]) -> Frame | None:
+        froms = [line for line in lines if isinstance(line, tree.From)]
+        if not froms:
+            self.problem("E0505", f"pipeline `{self.declaration.name}` has no `from` line", self.declaration.name_span,
+                         "reads nothing", (), ('for example: from tar("train-*.tar") as Sample',))
+            return None
+        if lines[0] is not froms[0]:
+            self.problem("E0505", "`from` must be the first line", froms[0].span, "", (
+                Label(lines[0].span, "needs records to work on"),), (),
+                self.stages.move_up(froms[0].span, lines[0].span, "move it up"))
+        for extra in froms[1:]:
+            self.problem("E0505", "a pipeline reads from one place", extra.span, "a second `from`",
+                         (Label(froms[0].span, "first here"),),
+                         ("`from mix(a, b, …)` and `from zip(x=a, y=b)` bring pipelines together",))
+        self._order(lines)
+        return self._from(froms[0])
+
+    def _order(self, lines: tuple[tree.Line, ...]) -> None:
+        emits = [line for line in lines if isinstance(line, tree.Emit)]
+        for extra in emits[1:]:
+            self.problem("E0505", "`emit` may stand only once", extra.span, "a second time",
+                         (Label(emits[0].span, "first here"),))
+        if len(emits) == 1 and lines[-1] is not emits[0] and not isinstance(lines[-1], tree.From):
+            text = self.context.texts[emits[0].span.file]
+            moved, last = whole_lines(text, emits[0].span), whole_lines(text, lines[-1].span)
+            body = text[moved.start:moved.end]
+            ending = "" if text[last.start:last.end].endswith("\n") else "\n"
+            self.problem("E0505", "`emit` must be the last line", emits[0].span, "",
+                         (Label(lines[-1].span, "never reached"),), (),
+                         (Fix("move it down", (Edit(moved, ""), Edit(Span(last.file, last.end, last.end), ending + body))),))
+        for number, line in enumerate(lines):
+            if isinstance(line, tree.Stage) and line.call.fn == "skip_bad" and number > 1:
+                self._late_skip(lines, number)
+
+    def _late_skip(self, lines: tuple[tree.Line, ...], number: int) -> None:
+        line = lines[number]
+        if any(isinstance(x, tree.Stage) and x.call.fn == "share" for x in lines[:number]):
+            return
+        self.problem("E0505", "`skip_bad` must stand right after `from`", line.span, "",
+                     (Label(lines[0].span, "it covers every line from here on"),), (),
+                     self.stages.move_up(line.span, lines[1].span, "move it up"))
+
+    # --- from -------------------------------------------------------------------------------------
+
+    def _from(self, line: tree.From) -> Frame | None:
+        scope = Scope(self.module.scope, names=dict(self.arguments), path=self.path, facts=bounds.Facts())
+        name = line.source.id if isinstance(line.source, tree.Name) else line.source.fn
+        if name in self.module.scope.pipelines:
+            return self.branches.other(line, scope)
+        if isinstance(line.source, tree.Name):
+            if (self.module.path, name) not in self.all.constants.files.lost:
+                self._no_pipeline(line.source)
+            return None
+        if name in ("mix", "zip"):
+            return self.branches.mix(line, scope) if name == "mix" else self.branches.zip(line, scope)
+        return self._source(line, line.source, scope)
+
+    def _no_pipeline(self, source: tree.Name) -> None:
+        known = list(self.module.scope.pipelines)
+        alike = similar(source.id, [k for k in known if k != self.declaration.name])
+        fixes = (Fix("a pipeline with a similar name exists", (Edit(source.span, alike),)),) if alike else ()
+        kind = f'`{source.id}` is a source: write {source.id}("…") as Schema' if source.id in KINDS else ""
+        notes = (kind,) if kind else (f"pipelines: {', '.join(known)}",)
+        self.problem("E0101", f"there is no pipeline `{source.id}`", source.span, "not found", (), notes, fixes)
+
+    def _source(self, line: tree.From, call: tree.Call, scope: Scope) -> Frame | None:
+        kind = call.fn if call.fn in KINDS else None
+        if kind is None:
+            report_kind(self.context, call.fn, call.fn_span, list(self.module.scope.pipelines))
+        schema = self._schema(line)
+        if schema is None:
+            return None
+        columns = self.all.schemas.read(Scope(schema.module.scope, facts=bounds.Facts()), schema.declaration, kind)
+        paths, options = self._arguments(call, scope) if kind else ((), {})
+        return self._opened(line, scope, kind or "tar", paths, options, columns, schema)
+
+    def _schema(self, line: tree.From) -> Declared | None:
+        if line.schema is None:
+            at = Span(line.span.file, line.source.span.end, line.source.span.end)
+            schemas = list(self.module.scope.schemas)
+            fixes = (Fix("name the schema", (Edit(at, f" as {schemas[0]}"),)),) if len(schemas) == 1 else ()
+            self.problem("E0505", "a source needs a schema", line.source.span, "what its records hold isn't said", (),
+                         ('write `from … as Sample`, and above: schema Sample',), fixes)
+            return None
+        found: Declared | None = self.module.scope.schemas.get(line.schema)
+        span = line.schema_span or line.span
+        if found is None and (self.module.path, line.schema) not in self.all.constants.files.lost:
+            known = list(self.module.scope.schemas)
+            alike = similar(line.schema, known)
+            fixes = (Fix("a schema with a similar name exists", (Edit(span, alike),)),) if alike else ()
+            shown = listed(known)
+            notes = (f"schemas: {shown}",) if shown else ("declare it: schema Name, with a column on each indented line",)
+            self.problem("E0101", f"there is no schema `{line.schema}`", span, "not found", (), notes, fixes)
+        return found
+
+    def _arguments(self, call: tree.Call, scope: Scope) -> tuple[tuple[str, ...], dict[str, Any]]:
+        kind = KINDS[call.fn]
+        paths: list[str] = []
+        options: dict[str, Any] = {}
+        reader = self.stages.reader
+        for argument in call.args:
+            if argument.name is None:
+                paths += self._paths(argument.value, scope)
+            elif argument.name not in kind.options:
+                alike = similar(argument.name, kind.options)
+                name_span = Span(argument.span.file, argument.span.start, argument.span.start + len(argument.name))
+                fixes = (Fix(f"it is called `{alike}` here", (Edit(name_span, alike),)),) if alike else ()
+                notes = (f"its options: {', '.join(kind.options) or 'none'}",)
+                reader.bad(name_span, f"`{call.fn}` has no option `{argument.name}`", "not known", notes, fixes)
+            else:
+                value = self.elaborator.constant(scope, argument.value)
+                if value is not None:
+                    self._option(options, argument, value, kind.options[argument.name])
+        if not any(a.name is None for a in call.args):
+            reader.bad(call.span, f"`{call.fn}` needs a path", "", (f"{call.fn}: {kind.doc}",))
+        return tuple(paths), options
+
+    def _option(self, options: dict[str, Any], argument: tree.Argument, value: Any, type: Type) -> None:
+        assert argument.name is not None
+        values = value if isinstance(value, list) else [value]
+        want = {"bool": bool, "i64": int, "text": str}[type.dtype]
+        good = all(isinstance(v, want) and (want is not int or not isinstance(v, bool)) for v in values)
+        if not good or isinstance(value, list) != bool(type.dims):
+            need = {"bool": "true or false", "i64": "a whole number", "text": "a text"}[type.dtype]
+            need = "a list of texts" if type.dims else need
+            self.stages.reader.bad(argument.value.span, f"`{argument.name}` is {need}")
+            return
+        options[argument.name] = tuple(value) if isinstance(value, list) else value
+
+    def _paths(self, e: tree.Expr, scope: Scope) -> list[str]:
+        value = self.elaborator.constant(scope, e)
+        if value is None:
+            return []
+        texts = value if isinstance(value, list) else [value]
+        if not all(isinstance(t, str) for t in texts):
+            self.stages.reader.bad(e.span, "a path is a text", "")
+            return []
+        try:
+            return [p for t in texts for p in expanded(t)]
+        except TextError as error:
+            self.stages.reader.bad(e.span, str(error))
+            return []
+
+    def _opened(self, line: tree.From, scope: Scope, kind: str, paths: tuple[str, ...], options: dict[str, Any],
+                columns: Any, schema: Declared) -> Frame:
+        """The frame of a source: sizes named in the schema are those of the first column that has them."""
+        sizes: dict[str, Node] = {}
+        fields: dict[str, Value] = {}
+        written = {c.name: c.type for c in schema.declaration.columns}
+        for name, type, span in columns.fields:
+            if type.dtype == "unknown":
+                fields[name] = unknown(span)
+                continue
+            dims: list[int | Node] = []
+            for axis, dim in enumerate(type.dims):
+                extent = node("extent", type=I64, field=name, axis=axis)
+                dims.append(dim if isinstance(dim, int) else extent if dim == "_" else sizes.setdefault(dim, extent))
+            known = Type(type.dtype, tuple(dims), type.missing)
+            made = self.context.made(field_node(name, known), span)
+            self.context.types[made] = written[name]
+            fields[name] = Value(made, known, span)
+            owner = self._owner(name)
+            if owner is not None:
+                self._taken_name(name, span, owner)
+        known_fields = [(n, v.type) for n, v in fields.items() if v.known]
+        stream = self.context.made(node("source", type=stream_type(known_fields), kind=kind, paths=paths,
+                                        options=tuple(sorted(options.items())), columns=columns.attr), line.span)
+        scope.names = {**self.arguments, **fields}
+        scope.dims = dict(sizes)
+        frame = Frame(stream, scope, fields, dict(self.arguments))
+        frame.streamed = line.source.span if options.get("stream") else None
+        return frame
+
+    # --- lines about one record ---------------------------------------------------------------------
+
+    def _line(self, frame: Frame, line: tree.Line) -> Frame:
+        self._needs(frame, line)
+        match line:
+            case tree.Bind() | tree.Draw():
+                frame = self._binding(frame, line)
+            case tree.Where():
+                condition = self.elaborator.condition(frame.scope, line.condition)
+                if condition.known:
+                    frame = self._sized(frame)
+                    frame = self.stages.require(frame, "where", condition, line.span)
+            case tree.Stage():
+                shared = frame.scope.below_share
+                frame = self.stages.stage(frame, line)
+                if frame.scope.below_share and not shared:
+                    self.all.constants.open(self.context.param_uses)
+            case tree.Emit():
+                return frame
+        return self._sized(frame)
+
+    def _needs(self, frame: Frame, line: tree.Line) -> None:
+        """Report a field that could not be stacked, where something names it."""
+        if not frame.spoiled:
+            return
+        for name, span in named(line):
+            if name in frame.spoiled:
+                spoiled_problem(self.context, self.stages, frame, name, span, self.declaration)
+
+    def _sized(self, frame: Frame) -> Frame:
+        """Sizes that only a record can show equal become checks of the record."""
+        waiting, frame.scope.sizes = frame.scope.sizes, []
+        for a, b, span in waiting:
+            equal = Value(node("apply", a, b, type=BOOL, fn="eq"), BOOL, span)
+            frame = self.stages.require(frame, "check", equal, span, "E0803")
+        return frame
+
+    def _binding(self, frame: Frame, line: tree.Bind | tree.Draw) -> Frame:
+        owner = self._owner(line.name)
+        if owner is not None:
+            self._taken_name(line.name, line.name_span, owner)
+            frame.fields.pop(line.name, None)
+            return frame
+        frame.spoiled.pop(line.name, None)
+        if isinstance(line, tree.Draw) and line.call.fn == "sample" and self.module.scope.function("sample") is None:
+            return self.branches.sample(frame, line)
+        if isinstance(line, tree.Draw):
+            if not self._whole_permutation(frame, line):
+                self.elaborator.draw(frame.scope, line)
+        elif not self._smaller(frame, line):
+            self.elaborator.bind(frame.scope, line)
+        value = frame.scope.names.get(line.name) or unknown(line.name_span)
+        frame.fields.pop(line.name, None)
+        frame.fields[line.name] = value
+        frame.hidden.pop(line.name, None)
+        if line.type is not None and value.node is not None:
+            self.context.types[value.node] = line.type
+        return frame
+
+    def _taken_name(self, name: str, span: Span, owner: tuple[str, Span | None]) -> None:
+        kind, place = owner
+        reasons = (Label(place, f"{'an' if kind == 'argument' else 'a'} {kind}"),) if place and place.file == span.file else ()
+        self.problem("E0114", f"a field can't take the name of the {kind} `{name}`", span, "already taken", reasons,
+                     ("a name that is set from outside keeps its meaning on every line",),
+                     (Fix("give the field a name of its own", (Edit(span, f"{name}_"),)),)
+                     if span.file == self.module.path else ())
+
+    # rule 11
+
+    def _smaller(self, frame: Frame, line: tree.Bind) -> bool:
+        """Was `f32[n, …]` written below a `batch(n)` that keeps a smaller last batch; then it is reported."""
+        if line.type is None or not line.type.dims or not smaller_batch(self.context, frame, line.type.dims[0]):
+            return False
+        value = self.elaborator.expr(frame.scope, line.value)
+        frame.scope.names[line.name] = value.at(line.name_span)
+        if value.known and value.type.dims and value.type.dims[0] is COUNT:
+            report_smaller(self.context, self.stages, frame, line.type.dims[0])
+        elif value.known:
+            frame.scope.names[line.name] = self.elaborator.check_type(value, line.type, frame.scope).at(line.name_span)
+        return True
+
+    def _whole_permutation(self, frame: Frame, line: tree.Draw) -> bool:
+        args = line.call.args
+        if line.call.fn != "permutation" or line.binders or len(args) != 1 or not smaller_batch(
+                self.context, frame, args[0].value):
+            return False
+        report_smaller(self.context, self.stages, frame, args[0].value)
+        frame.scope.names[line.name] = unknown(line.name_span)
+        return True
+
+
+def named(line: tree.Line) -> Iterator[tuple[str, Span]]:
+    """Names of values that a line mentions and that no binder of the line hides."""
+    binders = {p.name for p in parts_of(line) if isinstance(p, tree.Binder)}
+    if isinstance(line, tree.Emit):
+        yield from ((o.name, o.name_span) for o in line.outputs)
+    elif isinstance(line, tree.Bind):
+        yield from _named(line.value, binders)
+    elif isinstance(line, tree.Draw):
+        yield from _named((line.call, line.binders), binders)
+    else:
+        yield from _named(line, binders)
+
+
+def _named(thing: Any, binders: set[str]) -> Iterator[tuple[str, Span]]:
+    found = sorted(((p.id, p.span) for p in parts_of(thing) if isinstance(p, tree.Name)), key=lambda f: f[1])
+    yield from ((n, s) for n, s in found if n not in binders)
+
+
+def smaller_batch(context: Any, frame: Frame, size: tree.Expr) -> bool:
+    """Is this expression the `n` of a stage above that keeps a smaller last batch."""
+    if not frame.stacked or not frame.stacked[-1].smaller or not frame.stacked[-1].n_text:
+        return False
+    plain = "".join(context.text(size.span).split()).replace("_", "")
+    return plain == "".join(frame.stacked[-1].n_text.split()).replace("_", "")
+
+
+def report_smaller(context: Any, stages: Stages, frame: Frame, size: tree.Expr) -> None:
+    """E0515 (rule 11)."""
+    stacked = frame.stacked[-1]
+    what = context.text(size.span)
+    text, end = context.texts[stacked.span.file], stacked.span.end - 1
+    more = "rest=\"drop\"" if stacked.stage == "window" else "whole=true"
+    comma = "" if text[end - 1] == "(" else ", "
+    fixes = (Fix("leave a smaller last one out", (Edit(Span(stacked.span.file, end, end), comma + more),)),) \
+        if stacked.stage in ("batch", "window") else ()
+    context.report(Problem(
+        "E0515", f"the last {stacked.stage} may hold fewer than `{what}` records", size.span, f"up to {what}",
+        (Label(stacked.span, "keeps what is left as a smaller one"),),
+        ("or name the dimension: a new name here is bound to the number of records",), fixes))
+
+
+def arguments_of(pipelines: Pipelines, declared: Declared, call: tree.Call, scope: Scope) -> dict[str, Value] | None:
+    """The values of a pipeline's arguments at one use; None where they don't fit (reported, E0117)."""
+    formals = declared.declaration.formals
+    context, elaborator = pipelines.context, pipelines.elaborator
+    names = [f.name for f in formals]
+    out: dict[str, Value] = {}
+    own = Scope(declared.module.scope, facts=bounds.Facts())
+    shape = f"`{call.fn}({', '.join(f'{f.name}: {context.text(f.type.span)}' for f in formals)})`"
+    for number, argument in enumerate(call.args):
+        name = argument.name or (names[number] if number < len(names) else None)
+        if name not in names or name in out:
+            title = f"`{call.fn}` has no argument `{name}`" if name and name not in names else (
+                f"`{call.fn}` takes {len(names)} arguments, not {len(call.args)}")
+            context.report(Problem("E0117", title, argument.span, "", (), (f"it is {shape}",)))
+            return None
+        formal = formals[names.index(name)]
+        value = elaborator.constant_value(scope, argument.value)
+        if value.node is None:
+            return None
+        fitted = fit_argument(pipelines, own, formal, value, argument.value.span)
+        if fitted is None:
+            return None
+        out[name] = fitted
+    for formal in formals:
+        if formal.name not in out and formal.default is not None:
+            out[formal.name] = elaborator.constant_value(own, formal.default)
+        elif formal.name not in out:
+            context.report(Problem("E0117", f"`{call.fn}` needs `{formal.name}`", call.span, "not given", (),
+                                   (f"it is {shape}",)))
+            return None
+    return out
+
+
+def fit_argument(pipelines: Pipelines, own: Scope, formal: tree.Formal, value: Value, span: Span) -> Value | None:
+    """A constant as an argument of the formal's type."""
+    from .elaborate import python_value
+
+    type = pipelines.elaborator.type_of(own, formal.type)
+    if type.dtype == "unknown" or value.node is None:
+        return None
+    try:
+        made = from_default(python_value(value.node), type, span)
+    except ParamError as error:
+        pipelines.context.report(Problem("E0117", f"the argument `{formal.name}` {error}", span, "",
+                                         (Label(formal.type.span, "declared here"),)
+                                         if formal.type.span.file == span.file else ()))
+        return None
+    return replace(made, type=made.type)
+
+
+__all__ = ["Module", "PipelineBuilder", "Pipelines", "arguments_of", "named"]
