@@ -1,0 +1,349 @@
+"""The consumer's side of the ring: any number of rows at a time as arrays over shared memory, or the reason why not.
+
+Goes in: a connected socket and the fds a producer passes over it. Comes out: a `RowReader` whose `take` gives rows
+of one epoch after another.
+"""
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from .atomics import atomics
+from .errors import DataError
+from .execute import DTYPES, view
+from .layout import (
+    END_COUNT, END_TABLE, ENDS, ENDS_READ, FAILED, HEAD, HEADER, HEAP_WANTED, POSITION, RELEASED, ROOM_WANTED, SHARE,
+    STATE, WANTED, Layout, Place, check_layout,
+)
+from .lease import Leases, Span, bytes_at
+from .limits import available
+from .memory import PAGE, Mapping, check_received, create
+from .messages import Channel, Counts, Failed, Gone, Message, Ready, Seek, Started, error_of
+
+COPY_BELOW = 64 << 10                  # smaller arrays are copied: cheaper than keeping their pages
+START_SECONDS = 120.0
+BYTES, TEXTS = msgspec.msgpack.Decoder(list[bytes | None]), msgspec.msgpack.Decoder(list[str | None])
+
+
+@dataclass
+class Rows:
+    """`count` rows as arrays; they stay as they are for as long as anybody keeps one of them."""
+
+    count: int
+    fields: dict[str, Any]
+    lease: Any
+
+
+class Attachment:
+    """A connection to a producer: its messages, and whether it is still there."""
+
+    def __init__(self, channel: Channel, pidfd: int | None):
+        self.channel, self.pidfd = channel, pidfd
+        self.control_fd = create("pipec-control", PAGE)
+        self.failure: Failed | None = None
+        self.inbox: list[Message] = []
+        self.gone: str | None = None
+        self.generation = 0
+        self.length: int | None = None
+        self.data_fd = self.room_fd = self.heap_fd = self.ring_fd = -1
+
+    def open(self, message: Message) -> Layout:
+        """Ask for a ring; its layout is checked. Raises DataError."""
+        self._send(message, (self.control_fd,))
+        ready = self.expect(Ready)
+        assert isinstance(ready, Ready)
+        try:
+            check_layout(ready.layout)
+            self.ring_fd, self.data_fd, self.room_fd, self.heap_fd = self.channel.take_fds(4)
+            check_received(self.ring_fd, ready.layout.total)
+        except (Gone, ValueError, OSError) as error:
+            raise gone_error(str(error)) from error
+        self.length = ready.length
+        return ready.layout
+
+    def seek(self, epoch: int, start: int, skip: int) -> Started:
+        self.generation += 1
+        self.failure = None
+        self._send(Seek(self.generation, epoch, start, skip))
+        while True:
+            started = self.expect(Started)
+            assert isinstance(started, Started)
+            if started.generation == self.generation:
+                return started
+
+    def ask(self, message: Message) -> Counts:
+        self._send(message)
+        counts = self.expect(Counts, 5.0)
+        assert isinstance(counts, Counts)
+        return counts
+
+    def _send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        try:
+            self.channel.send(message, fds)
+        except Gone as error:
+            self.pump()
+            if self.failure is not None:
+                raise error_of(self.failure) from error
+            raise gone_error(str(error)) from error
+
+    def expect(self, kind: type, seconds: float = START_SECONDS) -> Message:
+        """Wait for a message of this kind. Raises what the producer failed with, or E0807."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.pump()
+            for k, message in enumerate(self.inbox):
+                if isinstance(message, kind):
+                    return self.inbox.pop(k)
+            if self.failure is not None:
+                raise error_of(self.failure)
+            if self.gone is not None:
+                raise gone_error(self.gone)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise gone_error(f"it said nothing for {seconds:.0f} seconds")
+            self.sleep(left)
+
+    def sleep(self, seconds: float | None = None) -> None:
+        """Until rows are signalled, a message comes or the producer leaves."""
+        poll = select.poll()
+        for fd in (self.data_fd, self.channel.fileno(), self.pidfd):
+            if fd is not None and fd >= 0:
+                poll.register(fd, select.POLLIN)
+        poll.poll(None if seconds is None else max(1, int(seconds * 1000)))
+        if self.data_fd >= 0:
+            try:
+                os.eventfd_read(self.data_fd)
+            except BlockingIOError:
+                pass
+
+    def pump(self) -> None:
+        """Read the messages that are there."""
+        try:
+            while self.gone is None and (message := self.channel.receive()) is not None:
+                if not isinstance(message, Failed):
+                    del self.inbox[:-16]
+                    self.inbox.append(message)
+                elif message.generation == self.generation:
+                    self.failure = message
+        except Gone as error:
+            self.gone = str(error)
+        if self.gone is None and self.pidfd is not None and select.select([self.pidfd], [], [], 0)[0]:
+            self.gone = "its process has ended"
+
+    def close(self) -> None:
+        self.channel.close()
+        for fd in (self.control_fd, self.data_fd, self.room_fd, self.heap_fd, self.ring_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.control_fd = self.data_fd = self.room_fd = self.heap_fd = self.ring_fd = -1
+
+
+def gone_error(reason: str) -> DataError:
+    return DataError("E0807", "the producer is gone", notes=(reason,))
+
+
+class RowReader:
+    """Reads rows in order. For one thread."""
+
+    def __init__(self, attachment: Attachment, layout: Layout, *, writable: bool, budget: int | None = None):
+        """`writable`: arrays may be written to, which nobody else sees. `budget`: bytes of kept batches moved aside."""
+        self.attachment, self.layout, self.read_only = attachment, layout, not writable
+        self.most = layout.capacity // SHARE
+        fd = attachment.ring_fd
+        self.header = Mapping(fd, 0, HEADER, double=False, write=False)
+        self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
+        self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
+        self.tables = {p.name: Mapping(fd, p.offset, p.size, double=True, write=False) for p in layout.places if p.ragged}
+        parts = [(p.heap_offset, p.heap) if p.ragged else (p.offset, p.size) for p in layout.places]
+        if budget is None:
+            budget = max(layout.total, available().free // 4)
+        self.leases = Leases(fd, parts, budget)
+        self.position = self.ends = 0
+        self.waited = 0.0
+        self.rows = self.bytes = 0
+
+    def jump(self, row: int, ends: int) -> None:
+        """Go on at `row`, where the producer has started anew."""
+        head, count = self._load(HEAD), self._load(ENDS)
+        if not (self.position <= row <= head and self.ends <= ends <= count):
+            raise gone_error("it starts at a row that isn't there")
+        self.position, self.ends = row, ends
+        self.release()
+
+    def take(self, n: int) -> Rows | None:
+        """The next n rows; fewer at the end of an epoch, None when none are left of it. Raises DataError."""
+        if not 0 < n <= self.most:
+            raise DataError("E0809", f"not enough memory for the ring: {n:,} records at once, of {self.layout.capacity:,}",
+                            notes=("write a larger `memory=`, or use smaller batches",))
+        self.release()
+        count = self._ready(n)
+        if count is None:
+            count = self._wait(n)
+        if count == 0:
+            self.ends += 1
+            self._store(ENDS_READ, self.ends)
+            self.release()
+            return None
+        rows = self._rows(count)
+        self.position += count
+        self.release()
+        return rows
+
+    # -- waiting
+
+    def _load(self, word: int) -> int:
+        return atomics().load(self.header.address + word)
+
+    def _store(self, word: int, value: int) -> None:
+        atomics().store(self.control.address + word, value)
+
+    def _ready(self, n: int) -> int | None:
+        """How many rows can be had now; None: wait."""
+        count = self._load(ENDS)                          # before the head: rows of an epoch come before its end
+        head = self._load(HEAD)
+        end = head
+        if count > self.ends:
+            end = int(self.ends_table[self.ends % END_COUNT, 1])
+        if not (self.position <= end <= head <= self.position + self.layout.capacity and self.ends <= count):
+            raise gone_error("its counters are wrong")
+        if end - self.position >= n:
+            return n
+        return end - self.position if count > self.ends else None
+
+    def _wait(self, n: int) -> int:
+        """Sleep until rows are there. What is wanted is stored before looking again, so no signal is lost."""
+        started = time.perf_counter()
+        try:
+            while True:
+                self._store(WANTED, self.position + n)
+                count = self._ready(n)
+                if count is not None:
+                    return count
+                self._check(n)
+                if self._load(HEAP_WANTED):               # the byte ring is full: keep nothing of it
+                    self.leases.reclaim()
+                    while (held := self.leases.blocking()) is not None:
+                        self.leases.move_aside(held)
+                    self.release()
+                    os.eventfd_write(self.attachment.heap_fd, 1)
+                self.attachment.sleep()
+        finally:
+            self._store(WANTED, 0)
+            self.waited += time.perf_counter() - started
+
+    def _check(self, n: int) -> None:
+        """Raise what ended the producer, unless the rows came in just before."""
+        attachment = self.attachment
+        attachment.pump()
+        failed = attachment.failure
+        if failed is None and attachment.gone is None and self._load(STATE) != FAILED:
+            return
+        if self._ready(n) is not None:
+            return
+        if failed is not None:
+            raise error_of(failed)
+        if attachment.gone is not None:
+            raise gone_error(attachment.gone)
+
+    def release(self) -> None:
+        """Tell the producer which rows are free, moving old batches aside where they take half of the ring."""
+        self.leases.reclaim()
+        while self._pressed() and (held := self.leases.blocking()) is not None:
+            self.leases.move_aside(held)
+        oldest = self.leases.oldest(self.position)
+        self._store(POSITION, self.position)
+        self._store(RELEASED, oldest)
+        attachment, wanted = self.attachment, self._load(ROOM_WANTED)
+        if wanted and oldest >= wanted:
+            os.eventfd_write(attachment.room_fd, 1)
+        if self._load(HEAP_WANTED):
+            os.eventfd_write(attachment.heap_fd, 1)
+
+    def _pressed(self) -> bool:
+        held = self.leases.blocking()
+        if held is None:
+            return False
+        if self.position - held.start > self.layout.capacity // 2:
+            return True
+        last = self.leases.live[-1]
+        return any(last.marks[part] - start > self.layout.places[part].heap // 2
+                   for part, start in held.marks.items() if self.layout.places[part].ragged and part in last.marks)
+
+    # -- arrays
+
+    def _rows(self, count: int) -> Rows:
+        entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
+        spans = []
+        for k, place in enumerate(self.layout.places):
+            if place.ragged:
+                first, last = entries[place.name][0], entries[place.name][-1]
+                spans.append(Span(k, int(first[0]), int(last[0]) + max(0, int(last[1])) - int(first[0])))
+            else:
+                spans.append(Span(k, self.position * place.row_bytes, count * place.row_bytes))
+        window = self.leases.window(spans)
+        kept = [s for s in spans if s.size >= COPY_BELOW and self.layout.places[s.part].dtype in DTYPES]
+        lease = self.leases.hold(window, self.position, self.position + count, kept) if kept else None
+        fields: dict[str, Any] = {}
+        for span in spans:
+            place = self.layout.places[span.part]
+            shared = span in kept
+            data = bytes_at(lease if shared else window, window.address(span), span.size, self.read_only)
+            if place.ragged:
+                fields[place.name] = self._values(place, data, entries[place.name], shared)
+            else:
+                array = data if shared else self._own(data)
+                shape = (count, *[int(d or 0) for d in place.dims])
+                fields[place.name] = array.view(DTYPES[place.dtype]).reshape(shape)
+        self.rows += count
+        self.bytes += sum(span.size for span in spans)
+        return Rows(count, fields, lease)
+
+    def _own(self, data: np.ndarray) -> np.ndarray:
+        copy = np.array(data)
+        copy.flags.writeable = not self.read_only
+        return copy
+
+    def _entries(self, place: Place, count: int) -> np.ndarray:
+        """Start, bytes and dims of each value: from another process, so they are checked."""
+        table = self.tables[place.name]
+        words = place.row_bytes // 8
+        at = table.address + self.position * place.row_bytes % table.size
+        entries = view(at, (count, words), np.dtype(np.int64)).copy()
+        starts, sizes = entries[:, 0], entries[:, 1]
+        good = (starts[0] >= 0 and (np.diff(starts) >= 0).all() and (sizes >= -1).all() and (sizes <= place.heap).all()
+                and (starts[:-1] + np.maximum(sizes[:-1], 0) <= starts[1:]).all() and (entries[:, 2:] >= 0).all()
+                and starts[-1] - starts[0] + max(0, int(sizes[-1])) <= place.heap)
+        if not good:
+            raise gone_error(f"its table of `{place.name}` is wrong")
+        return entries
+
+    def _values(self, place: Place, data: np.ndarray, entries: np.ndarray, shared: bool) -> list[Any]:
+        base = int(entries[0, 0])
+        raw = data if shared else (data.tobytes() if place.dtype not in DTYPES else self._own(data))
+        values = []
+        for start, size, *dims in entries.tolist():
+            piece = raw[start - base : start - base + max(0, size)]
+            try:
+                values.append(_value(place, piece, size, dims))
+            except (ValueError, msgspec.MsgspecError) as error:
+                raise gone_error(f"a value of `{place.name}` is wrong: {error}") from error
+        return values
+
+
+def _value(place: Place, piece: Any, size: int, dims: Sequence[int]) -> Any:
+    if place.dtype in DTYPES:
+        return piece.view(DTYPES[place.dtype]).reshape(dims)
+    if place.dims:
+        values = np.empty(dims, object)
+        values.reshape(-1)[:] = (BYTES if place.dtype == "bytes" else TEXTS).decode(piece)
+        return values
+    if size < 0:
+        return None
+    return bytes(piece) if place.dtype == "bytes" else piece.decode()

@@ -1,0 +1,232 @@
+"""The producer: a process (or, for debugging, a thread) that runs an engine into a ring for the consumer on a socket.
+
+Goes in: a connected socket, over which a plan comes. Comes out: rows in shared memory, and errors as messages.
+It imports neither the compiler nor numba, lark or torch, and leaves when its consumer does.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from . import messages
+from .errors import DataError
+from .memory import PAGE, check_received, create, seal
+from .messages import Ask, Channel, Counts, Gone, Open, Ready, Seek, Started
+from .plan import Plan
+from .ring import BrokenConsumer, Consumer, Run, Writer
+
+LEAVE_SECONDS = 2.0                    # an engine has this long to stop before the process ends without it
+
+
+class Producer:
+    """One consumer's producer. `serve` returns when the consumer has left."""
+
+    def __init__(self, channel: Channel, parent: int | None = None):
+        """`parent`: a pidfd of the consumer, whose socket may live on in children it forked."""
+        self.channel, self.parent = channel, parent
+        self.changed = threading.Condition()
+        self.wanted: Seek | None = None
+        self.leaving = False
+        self.run: Run | None = None
+        self.engine: Any = None
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.fds: list[int] = []
+        self.writer: Writer | None = None
+
+    def serve(self) -> None:
+        try:
+            self._open()
+        except (Gone, BrokenConsumer):
+            self._close()
+            return
+        except BaseException as error:
+            self._tell(0, error)
+            self._close()
+            return
+        watcher = threading.Thread(target=self._watch, name="pipec-watch", daemon=True)
+        watcher.start()
+        try:
+            while (seek := self._next()) is not None:
+                self._run_from(seek)
+        except (Gone, BrokenConsumer):
+            pass
+        finally:
+            self._leave()
+            watcher.join()
+            self._close()
+
+    # -- start and end
+
+    def _open(self) -> None:
+        request = self.channel.receive(wait=True)
+        if not isinstance(request, Open):
+            raise Gone("the first message has to be Open")
+        (control,) = self.channel.take_fds(1)
+        self.fds.append(control)
+        try:
+            check_received(control, PAGE)
+        except ValueError as error:
+            raise Gone(str(error)) from error
+        plan = msgspec.msgpack.decode(request.plan, type=Plan)
+        options = dict(request.options)
+        self.engine = make_engine(request.engine, plan, options)
+        ring = create("pipec-ring", request.layout.total)
+        self.fds.append(ring)
+        data, room, heap = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(3))
+        self.fds += [data, room, heap]
+        self.writer = Writer(request.layout, ring, room, heap)
+        seal(ring)
+        self.writer.consumers.append(Consumer(control, data))
+        self.channel.send(Ready(request.layout, _length(self.engine)), (ring, data, room, heap))
+
+    def _close(self) -> None:
+        close = getattr(self.engine, "close", None)
+        if close is not None:
+            close()
+        if self.writer is not None:
+            self.writer.close()
+        self.channel.close()
+        for fd in (*self.fds, self.wake_fd):
+            os.close(fd)
+        self.fds.clear()
+
+    def _leave(self) -> None:
+        with self.changed:
+            self.leaving = True
+            if self.run is not None:
+                self.run.stop()
+            self.changed.notify_all()
+        os.eventfd_write(self.wake_fd, 1)
+
+    # -- the thread that reads the socket
+
+    def _watch(self) -> None:
+        """Until the consumer leaves: by its socket, or (a forked child may hold that) by its process."""
+        poll = select.poll()
+        for fd in (self.channel.fileno(), self.wake_fd, self.parent):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+        try:
+            while not self.leaving:
+                ready = {fd for fd, _ in poll.poll()}
+                if self.parent in ready:
+                    break
+                while (message := self.channel.receive()) is not None:
+                    self._obey(message)
+        except Gone:
+            pass
+        self._leave()
+        if self.parent is not None:
+            timer = threading.Timer(LEAVE_SECONDS, os._exit, (1,))
+            timer.daemon = True
+            timer.start()
+
+    def _obey(self, message: Any) -> None:
+        match message:
+            case Seek():
+                with self.changed:
+                    self.wanted = message
+                    if self.run is not None:
+                        self.run.stop()
+                    self.changed.notify_all()
+            case Ask():
+                self.channel.send(Counts(_counts(self.engine) | {"written_bytes": self.writer.bytes if self.writer else 0}))
+            case _:
+                raise Gone("only Seek and Ask may follow")
+
+    # -- the thread that runs the engine
+
+    def _next(self) -> Seek | None:
+        with self.changed:
+            while self.wanted is None and not self.leaving:
+                self.changed.wait()
+            seek, self.wanted = self.wanted, None
+            return None if self.leaving else seek
+
+    def _run_from(self, seek: Seek) -> None:
+        """One epoch after another from here, until something else is wanted. The ring's size bounds the lead."""
+        assert self.writer is not None
+        run = self.writer.begin()
+        with self.changed:
+            self.run = run
+            if self.wanted is not None or self.leaving:
+                run.stop()
+        self.channel.send(Started(seek.generation, self.writer.head, self.writer.ends))
+        epoch, start, skip = seek.epoch, seek.start, seek.skip
+        try:
+            while not run.stopped:
+                self.engine.run(epoch, start, skip, run)
+                epoch, start, skip = epoch + 1, 0, 0
+        except (Gone, BrokenConsumer):
+            raise
+        except BaseException as error:
+            if not run.stopped:
+                run.stop()
+                self._tell(seek.generation, error)
+                self.writer.fail()
+        finally:
+            with self.changed:
+                self.run = None
+
+    def _tell(self, generation: int, error: BaseException) -> None:
+        if not isinstance(error, DataError):
+            lines = traceback.format_exception(error)
+            error = DataError("E0807", f"the producer failed: {type(error).__name__}: {error}",
+                              notes=tuple(line.rstrip() for line in lines[-12:]))
+        try:
+            self.channel.send(messages.failed(generation, error))
+        except (Gone, ValueError):
+            pass
+
+
+def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
+    """An engine of this package, or of a test."""
+    module, _, attribute = name.partition(":")
+    made = getattr(importlib.import_module(module), attribute)
+    from .objects import load
+
+    return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False))
+
+
+def _length(engine: Any) -> int | None:
+    length: Callable[[int], int | None] | None = getattr(engine, "length", None)
+    return length(0) if length is not None else None
+
+
+def _counts(engine: Any) -> dict[str, Any]:
+    """The numbers among the engine's counts."""
+    stats = getattr(engine, "stats", None)
+    numbers = {k: v for k, v in vars(stats).items() if isinstance(v, int | float)} if stats is not None else {}
+    return {**numbers, "cpu_seconds": sum(os.times()[:2])}
+
+
+def main(fd: int) -> int:
+    """A producer process: `fd` is its socket, its parent the consumer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)            # Ctrl-C is the consumer's business: it ends, we follow
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != os.getuid():
+        return 1
+    try:
+        parent = os.pidfd_open(pid)
+    except OSError:
+        return 0
+    if os.getppid() != pid:                                 # it has ended, and its number may be another's
+        return 0
+    try:
+        Producer(Channel(sock), parent).serve()
+    finally:
+        sys.stderr.flush()
+    os._exit(0)                                             # threads of the engine may still be in a library

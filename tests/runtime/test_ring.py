@@ -1,0 +1,333 @@
+"""The ring in one process: a writer and one reader, threads at most."""
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from pipec.runtime.attach import Attachment, RowReader
+from pipec.runtime.errors import DataError
+from pipec.runtime.layout import Layout, plan_layout
+from pipec.runtime.memory import create, seal
+from pipec.runtime.messages import Channel
+from pipec.runtime.plan import Column
+from pipec.runtime.ring import Consumer, Writer
+import socket
+
+
+class Pair:
+    """A writer and its reader, joined without a server."""
+
+    def __init__(self, columns, most=128, memory=None, chunk=16, writable=False, budget=None):
+        self.layout: Layout = plan_layout(columns, most, memory, chunk)
+        near, self.far = socket.socketpair()
+        self.attachment = Attachment(Channel(near), None)
+        fd = create("ring", self.layout.total)
+        data, room, heap = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3))
+        self.writer = Writer(self.layout, fd, room, heap)
+        seal(fd)
+        self.attachment.ring_fd, self.attachment.data_fd = fd, data
+        self.attachment.room_fd, self.attachment.heap_fd = room, heap
+        self.reader = RowReader(self.attachment, self.layout, writable=writable, budget=budget)
+        self.writer.consumers.append(Consumer(self.attachment.control_fd, data))
+        self.sink = self.writer.begin()
+        self.thread = None
+        self.problem = None
+
+    def run(self, function):
+        def guarded():
+            try:
+                function(self.sink)
+            except BaseException as error:
+                self.problem = error
+                self.writer.fail()
+
+        self.thread = threading.Thread(target=guarded, daemon=True)
+        self.thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sink.stop()
+        if self.thread:
+            self.thread.join(10)
+            assert not self.thread.is_alive()
+        self.writer.close()
+        self.reader.leases.close()
+        self.attachment.close()
+        self.far.close()
+
+
+def array(address, shape, dtype):
+    from pipec.runtime.execute import view
+
+    return view(address, shape, np.dtype(dtype))
+
+
+def pattern(row, size):
+    """Bytes that tell the row and the place in it."""
+    return ((np.arange(size, dtype=np.int64) * 7 + row * 31) % 251).astype(np.uint8)
+
+
+def fill(columns, epochs, rows, chunk, drop=lambda row: False):
+    """A producer of `epochs` epochs of `rows` patterned rows."""
+    sizes = {c.name: c.dims[0] for c in columns if None not in c.dims}
+
+    def produce(writer):
+        for epoch in range(epochs):
+            for start in range(0, rows, chunk):
+                stop = min(rows, start + chunk)
+                reservation = writer.reserve(stop - start)
+                if reservation is None:
+                    return
+                keep = [row for row in range(start, stop) if not drop(row)]
+                for name, size in sizes.items():
+                    out = array(reservation.address[name], (stop - start, size), np.uint8)
+                    for k, row in enumerate(keep):
+                        out[k] = pattern(epoch * rows + row, size)
+                ids = array(reservation.address["_id"], (stop - start,), np.uint64)
+                ids[: len(keep)] = keep
+                array(reservation.address["_next"], (stop - start,), np.int64)[: len(keep)] = np.array(keep) + 1
+                array(reservation.address["_skip"], (stop - start,), np.int64)[:] = 0
+                writer.commit(reservation, len(keep), {})
+            writer.end_epoch(epoch)
+
+    return produce
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32, 100, 128])
+@pytest.mark.parametrize("width", [1, 3 * 17 * 19, 4096, 9001])
+def test_every_row_once_in_order(batch, width):
+    columns = [Column("image", "u8", (width,))]
+    rows = 700
+    with Pair(columns) as pair:
+        pair.run(fill(columns, 3, rows, 16))
+        for epoch in range(3):
+            seen = 0
+            while (got := pair.reader.take(batch)) is not None:
+                assert got.count == min(batch, rows - seen)
+                assert got.fields["_id"].tolist() == list(range(seen, seen + got.count))
+                assert got.fields["image"].shape == (got.count, width)
+                for k in (0, got.count // 2, got.count - 1):
+                    assert (got.fields["image"][k] == pattern(epoch * rows + seen + k, width)).all()
+                seen += got.count
+            assert seen == rows
+
+
+def test_rows_left_out_leave_no_hole():
+    columns = [Column("image", "u8", (3001,))]
+    with Pair(columns, most=32) as pair:
+        pair.run(fill(columns, 2, 900, 16, drop=lambda row: row % 3 == 0 or 100 < row < 400))
+        kept = [row for row in range(900) if row % 3 and not 100 < row < 400]
+        for epoch in range(2):
+            seen = []
+            while (got := pair.reader.take(20)) is not None:
+                for k in range(got.count):
+                    row = int(got.fields["_id"][k])
+                    assert (got.fields["image"][k] == pattern(epoch * 900 + row, 3001)).all()
+                    seen.append(row)
+            assert seen == kept
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_kept_batches_never_change(writable):
+    columns = [Column("image", "u8", (5003,))]
+    with Pair(columns, most=32, writable=writable) as pair:
+        pair.run(fill(columns, 1, 20_000, 16))
+        kept, step = {}, 0
+        while (got := pair.reader.take(20)) is not None:
+            if step % 2 == 0:
+                kept[step] = got.fields["image"]
+            step += 1
+            del got
+        assert step == 1000 and pair.reader.leases.counts.moved > 300
+        for k, image in kept.items():
+            assert image.flags.writeable == writable
+            for row in (0, 7, 19):
+                assert (image[row] == pattern(20 * k + row, 5003)).all()
+        del image
+        kept.clear()
+        pair.reader.release()
+        assert pair.reader.leases.private == 0 and len(pair.reader.leases.windows) == 1
+
+
+def test_what_is_written_in_place_stays_in_its_batch():
+    columns = [Column("image", "u8", (5003,))]
+    with Pair(columns, most=32, writable=True) as pair:
+        pair.run(fill(columns, 1, 6_000, 16))
+        step, before = 0, None
+        while (got := pair.reader.take(20)) is not None:
+            image = got.fields["image"]
+            for row in range(20):
+                assert (image[row] == pattern(20 * step + row, 5003)).all()
+            if step % 3 != 1:
+                image[:] = 255
+            if before is not None:
+                before[:] = 254                      # also after the next one was taken
+                assert step % 3 == 1 or (image == 255).all()
+            before = image if step % 2 else None
+            step += 1
+        assert step == 300
+
+
+def test_arrays_of_numpy_are_read_only():
+    columns = [Column("image", "u8", (70_000,)), Column("label", "i64", ())]
+    with Pair(columns, most=8) as pair:
+        def produce(writer):
+            reservation = writer.reserve(8)
+            array(reservation.address["label"], (8,), np.int64)[:] = range(8)
+            writer.commit(reservation, 8, {})
+        pair.run(produce)
+        got = pair.reader.take(8)
+        assert got.fields["label"].tolist() == list(range(8))
+        for name in ("image", "label"):
+            with pytest.raises(ValueError):
+                got.fields[name][0] = 1
+        with pytest.raises(ValueError):
+            got.fields["image"].setflags(write=True)
+
+
+def test_held_past_the_budget():
+    columns = [Column("image", "u8", (70_000,))]
+    with Pair(columns, most=8, budget=4 << 20) as pair:
+        pair.run(fill(columns, 1, 2000, 8))
+        kept = []
+        with pytest.raises(DataError, match="E0808") as caught:
+            while True:
+                kept.append(pair.reader.take(8))
+        assert "held" in str(caught.value)
+        for k, got in enumerate(kept):
+            assert (got.fields["image"][3] == pattern(8 * k + 3, 70_000)).all()
+
+
+RAGGED = [Column("raw", "u8", (None, None, 3)), Column("name", "text", ()), Column("words", "text", (None,)),
+          Column("jpg", "bytes", (), True), Column("wave", "f32", (None,)), Column("label", "i32", (2,))]
+
+
+def ragged_row(row):
+    random = np.random.default_rng(row)
+    h, w = random.integers(0, 40, 2)
+    return {
+        "raw": random.integers(0, 255, (h, w, 3)).astype(np.uint8), "name": f"näme{row}" * (row % 5),
+        "words": np.array([f"w{k}" for k in range(row % 4)], object), "jpg": None if row % 7 == 0 else bytes([row % 256]) * row,
+        "wave": random.normal(size=row % 100).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_values_of_varying_size(batch):
+    with Pair(RAGGED, most=64) as pair:
+        rows = 1500
+
+        def produce(writer):
+            for start in range(0, rows, 10):
+                reservation = writer.reserve(10)
+                if reservation is None:
+                    return
+                array(reservation.address["label"], (10, 2), np.int32)[:] = np.arange(start, start + 10)[:, None]
+                array(reservation.address["jpg?"], (10,), np.bool_)[:] = [r % 7 == 0 for r in range(start, start + 10)]
+                made = [ragged_row(r) for r in range(start, start + 10)]
+                writer.commit(reservation, 10, {name: [m[name] for m in made] for name in made[0]})
+            writer.end_epoch(0)
+
+        pair.run(produce)
+        seen, kept = 0, []
+        while (got := pair.reader.take(batch)) is not None:
+            kept.append((seen, got.fields))
+            seen += got.count
+        assert seen == rows and pair.problem is None
+        for start, fields in kept:
+            for k in range(len(fields["label"])):
+                right = ragged_row(start + k)
+                assert fields["label"][k].tolist() == [start + k] * 2
+                assert fields["jpg?"][k] == ((start + k) % 7 == 0)
+                assert fields["jpg"][k] == right["jpg"] and fields["name"][k] == right["name"]
+                assert fields["words"][k].tolist() == right["words"].tolist()
+                assert fields["raw"][k].shape == right["raw"].shape and (fields["raw"][k] == right["raw"]).all()
+                assert fields["wave"][k].dtype == np.float32 and (fields["wave"][k] == right["wave"]).all()
+
+
+def test_byte_ring_too_small_for_a_batch_is_an_error_not_a_hang():
+    columns = [Column("raw", "u8", (None,))]
+    with Pair(columns, most=16, memory=3 << 20, chunk=2) as pair:
+        def produce(writer):
+            while (reservation := writer.reserve(2)) is not None:
+                writer.commit(reservation, 2, {"raw": [np.ones(250_000, np.uint8)] * 2})
+        pair.run(produce)
+        with pytest.raises(DataError):
+            pair.attachment.gone = None
+            threading.Timer(0.5, lambda: (setattr(pair.attachment, "gone", "test"), os.eventfd_write(pair.attachment.data_fd, 1))).start()
+            pair.reader.take(16)
+        pair.thread.join(5)
+        assert isinstance(pair.problem, DataError) and pair.problem.code == "E0809"
+
+
+def test_reservations_of_many_threads():
+    """Workers fill reservations in any order; a committer delivers them in order."""
+    columns = [Column("image", "u8", (601,))]
+    with Pair(columns, most=32) as pair:
+        def produce(writer):
+            order, done, turn, drawing = [], threading.Condition(), [0], threading.Lock()
+
+            def work():
+                while True:
+                    with drawing:
+                        k = turn[0]
+                        turn[0] += 1
+                        if k >= 300:
+                            return
+                        reservation = writer.reserve(10)
+                    if reservation is None:
+                        return
+                    out = array(reservation.address["image"], (10, 601), np.uint8)
+                    keep = [r for r in range(10 * k, 10 * k + 10) if r % 3]
+                    for j, row in enumerate(keep):
+                        out[j] = pattern(row, 601)
+                    array(reservation.address["_id"], (10,), np.uint64)[: len(keep)] = keep
+                    with done:
+                        order.append((k, reservation, len(keep)))
+                        order.sort(key=lambda item: item[0])
+                        done.notify()
+
+            workers = [threading.Thread(target=work) for _ in range(4)]
+            for w in workers:
+                w.start()
+            for k in range(300):
+                with done:
+                    while not order or order[0][0] != k:
+                        done.wait()
+                    _, reservation, rows = order.pop(0)
+                writer.commit(reservation, rows, {})
+            for w in workers:
+                w.join()
+            writer.end_epoch(0)
+
+        pair.run(produce)
+        seen = []
+        while (got := pair.reader.take(30)) is not None:
+            for k in range(got.count):
+                row = int(got.fields["_id"][k])
+                assert (got.fields["image"][k] == pattern(row, 601)).all()
+                seen.append(row)
+        assert seen == [r for r in range(3000) if r % 3]
+
+
+def test_wake_ups_are_never_lost():
+    columns = [Column("label", "i64", ())]
+    with Pair(columns, most=1, chunk=1, memory=40_000) as pair:
+        pair.run(fill([], 1, 30_000, 1))
+        count = 0
+        while (got := pair.reader.take(1)) is not None:
+            assert int(got.fields["_id"][0]) == count
+            count += 1
+        assert count == 30_000
+
+
+def test_memory_too_small_is_refused_with_figures():
+    with pytest.raises(DataError, match="E0809") as caught:
+        plan_layout([Column("image", "u8", (3, 224, 224))], 256, 1 << 20)
+    assert "memory=" in str(caught.value) and "1.0 MB" in str(caught.value)
+    with pytest.raises(DataError, match="E0809"):
+        plan_layout([Column("image", "u8", (1 << 20,))], 1 << 20, None)
