@@ -62,23 +62,26 @@ def _scale(k: Any, length: Any, out: Any) -> Any:
     return k.let(k.select(length > 0.0, length, 0.0) / k.cast(out, "f64"), "scale")
 
 
-def _center(k: Any, i: Any, start: Any, scale: Any, low: Any, high: Any) -> Any:
-    return _inside(k, start + (k.cast(i, "f64") + 0.5) * scale, k.cast(low, "f64"), k.cast(high, "f64"))
+def _center(k: Any, i: Any, offset: Any, scale: Any, size: Any) -> Any:
+    """The middle of pixel i of the result, counted from the span's first pixel, so that ties are where a crop has them."""
+    return _inside(k, offset + (k.cast(i, "f64") + 0.5) * scale, 0.0, k.cast(size, "f64"))
 
 
-def _window(k: Any, center: Any, support: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def _window(k: Any, center: Any, support: Any, size: Any) -> tuple[Any, Any]:
     """First tap and number of taps."""
-    first = k.call("min", k.call("max", _whole(k, center - support + 0.5), low), high - 1)
-    last = k.call("max", k.call("min", _whole(k, center + support + 0.5), high), first + 1)
+    first = k.call("min", _whole(k, k.call("max", center - support + 0.5, center * 0.0)), size - 1)
+    last = k.call("max", k.call("min", _whole(k, center + support + 0.5), size), first + 1)
     return first, last - first
 
 
-def _nearest(k: Any, i: Any, start: Any, scale: Any, low: Any, high: Any) -> Any:
-    """The pixel under the middle of pixel i of the result; whole and fractional start apart, so ties don't move."""
-    whole = k.call("floor", start)
-    at = whole + k.call("floor", (start - whole) + (k.cast(i, "f64") + 0.5) * scale)
-    at = _inside(k, at, k.cast(low, "f64"), k.cast(high - 1, "f64"))
-    return k.cast(at, "i64", "truncate")
+def _distance(k: Any, pixel: Any, center: Any, narrow: Any) -> Any:
+    """From a pixel's middle to the centre, in units of the filter; Pillow's own order of operations."""
+    return (k.cast(pixel, "f64") - center + 0.5) * narrow
+
+
+def _nearest(k: Any, place: Any, size: Any) -> Any:
+    """The pixel of the span at this place."""
+    return k.call("min", _whole(k, _inside(k, place, 0.0, k.cast(size, "f64"))), size - 1)
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------------
@@ -92,19 +95,31 @@ def taps(size: int, start: float, length: float, out: int, filter: str, antialia
     scale = _scale(k, extent, np.int64(out))
     wide = np.where(antialias & (scale > 1.0), scale, 1.0)
     support = np.minimum(SUPPORT[filter] * wide, np.float64(high - low))
-    center = _center(k, np.arange(out), begin, scale, low, high)
-    first, count = _window(k, center, support, low, high)
+    narrow = 1.0 / wide
+    center = _center(k, np.arange(out), begin - np.float64(low), scale, high - low)
+    first, count = _window(k, center, support, high - low)
     most = int(count.max()) if out else 0
     weights = np.zeros((out, most))
     total = np.zeros(out)
     for t in range(most):
-        w = _filter(k, filter, ((first + t).astype(np.float64) + 0.5 - center) / wide)
+        w = _filter(k, filter, _distance(k, first + t, center, narrow))
         weights[:, t] = np.where(t < count, w, 0.0)
         total = np.where(t < count, total + w, total)
     one = total == 0.0
     weights[one, 0] = 1.0
     total[one] = 1.0
-    return first, count, (weights / total[:, None]).astype(np.float32)
+    return first + low, count, (weights / total[:, None]).astype(np.float32)
+
+
+def nearest(size: int, start: Any, length: Any, out: int) -> Any:
+    """For each of `out` pixels, the pixel that is taken: the one under its middle, found by adding the scale up as
+    Pillow does, so that ties fall as there."""
+    k = scalar.Arrays()
+    low, high = _span(k, np.int64(size), start, length)
+    scale = _scale(k, length, np.int64(out))
+    steps = np.full(out, scale)
+    steps[0] = (start - np.float64(low)) + scale * 0.5
+    return low + _nearest(k, np.add.accumulate(steps), high - low)
 
 
 def _pass(x: Any, first: Any, count: Any, weights: Any) -> Any:
@@ -122,13 +137,7 @@ def _resized(img: Any, box: Any, height: int, width: int, filter: str, antialias
         return np.zeros((max(height, 0), max(width, 0), *rest), img.dtype)
     top, left, tall, broad = (np.float64(v) for v in np.asarray(box))
     if filter == "nearest":
-        k = scalar.Arrays()
-        axes = ((h, top, tall, height), (w, left, broad, width))
-        ys, xs = (
-            _nearest(k, np.arange(n), start, _scale(k, length, np.int64(n)), *_span(k, np.int64(size), start, length))
-            for size, start, length, n in axes
-        )
-        return img[ys][:, xs]
+        return img[nearest(h, top, tall, height)[:, None], nearest(w, left, broad, width)]
     flat = img.reshape(h, -1).astype(np.float32)
     down = _pass(flat, *taps(h, top, tall, height, filter, antialias)).reshape(height, w, -1)
     across = np.ascontiguousarray(down.transpose(1, 0, 2)).reshape(w, -1)
@@ -151,31 +160,32 @@ def _as_dtype(x: Any, dtype: Any) -> Any:
 
 
 def _lower_taps(k: Any, size: Any, start: Any, length: Any, out: Any, filter: str, antialias: Any) -> Any:
-    """Scratch with what `taps` gives, and low and high of the span."""
+    """Scratch with what `taps` gives, taps counted from `low`; then low and high of the span."""
     low, high = _span(k, size, start, length)
+    size = k.let(high - low, "size")
     scale = _scale(k, length, out)
     wide = k.let(k.select(antialias & (scale > 1.0), scale, 1.0), "wide")
-    support = k.let(k.call("min", wide * SUPPORT[filter], k.cast(high - low, "f64")), "support")
-    most = k.let(k.call("min", k.cast(support * 2.0, "i64", "truncate") + 2, high - low), "most")
+    support = k.let(k.call("min", wide * SUPPORT[filter], k.cast(size, "f64")), "support")
+    narrow = k.let(1.0 / wide, "narrow")
+    offset = k.let(start - k.cast(low, "f64"), "offset")
+    most = k.let(k.call("min", k.cast(support * 2.0, "i64", "truncate") + 2, size), "most")
     firsts, counts = k.scratch("i64", out, hint="firsts"), k.scratch("i64", out, hint="counts")
     weights, row = k.scratch("f32", out, most, hint="weights"), k.scratch("f64", most, hint="weighing")
     with k.loop(out) as i:
-        center = k.let(_center(k, i, start, scale, low, high), "center")
-        first, count = _window(k, center, support, low, high)
-        first = k.let(first, "first")
-        count = k.let(count, "count")
+        center = k.let(_center(k, i, offset, scale, size), "center")
+        first, count = _window(k, center, support, size)
+        k.store(firsts, (i,), first)
+        k.store(counts, (i,), count)
         total = k.let(0.0, "total", "f64")
-        with k.loop(count, "t") as t:
-            w = k.let(_filter(k, filter, (k.cast(first + t, "f64") + 0.5 - center) / wide), "weight")
+        with k.loop(counts[i], "t") as t:
+            w = k.let(_filter(k, filter, _distance(k, firsts[i] + t, center, narrow)), "weight")
             k.store(row, (t,), w)
             k.set(total, total + w)
         with k.when(total.eq(0.0)):
-            k.store(row, (0,), k.cast(total, "f64") + 1.0)
+            k.store(row, (0,), 1.0)
             k.set(total, 1.0)
-        with k.loop(count, "t") as t:
+        with k.loop(counts[i], "t") as t:
             k.store(weights, (i, t), k.cast(row[t] / total, "f32"))
-        k.store(firsts, (i,), first)
-        k.store(counts, (i,), count)
     return firsts, counts, weights, low, high
 
 
@@ -201,9 +211,11 @@ def _lower_nearest(k: Any, out: Any, img: Any, axes: Any, channels: Any) -> None
     for size, start, length, n in axes:
         low, high = _span(k, size, start, length)
         scale = _scale(k, length, n)
+        place = k.let((start - k.cast(low, "f64")) + scale * 0.5, "place")
         index = k.scratch("i64", n, hint="nearest")
         with k.loop(n) as i:
-            k.store(index, (i,), _nearest(k, i, start, scale, low, high))
+            k.store(index, (i,), low + _nearest(k, place, high - low))
+            k.set(place, place + scale)
         starts.append(index)
     ys, xs = starts
     with k.loop(out.dims[0], "y") as y:
@@ -217,7 +229,7 @@ def _lower_nearest(k: Any, out: Any, img: Any, axes: Any, channels: Any) -> None
 
 def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter: str, antialias: Any) -> None:
     vertical, horizontal = axes
-    first_y, count_y, weight_y, _, _ = _lower_taps(k, *vertical, filter, antialias)
+    first_y, count_y, weight_y, y0, _ = _lower_taps(k, *vertical, filter, antialias)
     first_x, count_x, weight_x, x0, x1 = _lower_taps(k, *horizontal, filter, antialias)
     stride = k.let(img.dims[1] * channels, "stride")
     length = k.let((x1 - x0) * channels, "length")
@@ -226,41 +238,69 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
     rows = k.scratch("f32", BLOCK, length, hint="rows")
     turned = k.scratch("f32", length, BLOCK, hint="turned")
     sums = k.scratch("f32", wide, BLOCK, hint="sums")
+    pixels = k.scratch(out.dtype, wide, BLOCK, hint="pixels")
     with k.loop((tall + (BLOCK - 1)) // BLOCK, "block") as block:
         with k.loop(BLOCK, "r") as r:
             i = k.let(k.call("min", block * BLOCK + r, tall - 1), "i")
-            _weigh(k, rows, r * length, length, img, first_y[i] * stride + x0 * channels, stride,
+            _weigh(k, rows, r * length, length, img, (y0 + first_y[i]) * stride + x0 * channels, stride,
                    weight_y, i, count_y[i])
         with k.loop(length, "t") as t, k.loop(BLOCK, "r") as r:
             k.store(turned, (t, r), rows[r, t])
         with k.loop(out.dims[1], "j") as j:
             lanes = channels * BLOCK
-            _weigh(k, sums, j * lanes, lanes, turned, (first_x[j] - x0) * lanes, lanes,
+            _weigh(k, sums, j * lanes, lanes, turned, first_x[j] * lanes, lanes,
                    weight_x, j, count_x[j])
+        # Converted where a vector holds one column, before single elements go to their rows.
+        with k.loop(wide, "t") as t, k.loop(BLOCK, "r") as r:
+            k.store(pixels, (t, r), _back(k, sums[t, r], out.dtype))
         with k.loop(k.call("min", tall - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
             place = k.let((block * BLOCK + r) * wide, "place")
             with k.loop(wide, "t") as t:
-                k.put(out, place + t, _back(k, sums[t, r], out.dtype))
+                k.put(out, place + t, _stored(pixels, t * BLOCK + r))
 
 
 def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, step: Any, weights: Any, i: Any,
            count: Any) -> None:
-    """into[at + t] = the weighted sum over taps n of source[begin + n × step + t], for t < length."""
-    at, begin = k.let(at, "at"), k.let(begin, "begin")
-    w = k.let(weights[i, 0], "w")
-    with k.loop(length, "t") as t:
-        k.put(into, at + t, w * _f32(k, source, begin + t))
-    with k.loop(count, "n", 1) as n:
-        w = k.let(weights[i, n], "w")
-        there = k.let(begin + n * step, "there")
+    """into[at + t] = the weighted sum over taps n of source[begin + n × step + t], for t < length.
+
+    Up to four taps go at once, always added from the first to the last, so that sums are stored less often.
+    """
+    at, begin, count = k.let(at, "at"), k.let(begin, "begin"), k.let(count, "count")
+
+    def add(n: Any, group: int, fresh: bool) -> None:
+        w = [k.let(weights[i, n + g], "w") for g in range(group)]
+        place = [k.let(begin + (n + g) * step, "there") for g in range(group)]
         with k.loop(length, "t") as t:
-            k.put(into, at + t, into.at(at + t) + w * _f32(k, source, there + t))
+            terms = [w[g] * _f32(k, source, place[g] + t) for g in range(group)]
+            total = terms[0] if fresh else into.at(at + t) + terms[0]
+            for term in terms[1:]:
+                total = total + term
+            k.put(into, at + t, total)
+
+    done = k.let(1, "done")
+    with k.when(count >= 4):
+        add(k.let(0, "n"), 4, True)
+        k.set(done, 4)
+    with k.otherwise():
+        with k.when(count >= 2):
+            add(k.let(0, "n"), 2, True)
+            k.set(done, 2)
+        with k.otherwise():
+            add(k.let(0, "n"), 1, True)
+    with k.loop((count - done) // 2, "pair") as pair:
+        add(done + pair * 2, 2, False)
+    with k.when(((count - done) % 2).eq(1)):
+        add(count - 1, 1, False)
+
+
+def _stored(source: Any, position: Any) -> Any:
+    """An element in its own dtype; by way of i64 a conversion wouldn't become one vector instruction."""
+    loaded = source.at(position)
+    return getattr(loaded, "value", loaded)
 
 
 def _f32(k: Any, source: Any, position: Any) -> Any:
-    """An element as f32, converted from its own dtype (by way of i64 it wouldn't become one vector instruction)."""
-    loaded = source.at(position)
-    return k.cast(getattr(loaded, "value", loaded), "f32")
+    return k.cast(_stored(source, position), "f32")
 
 
 @op('resize(img: any[h, w, ...], box: num[4], height: i64, width: i64, filter: text = "bilinear", '
