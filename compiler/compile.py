@@ -14,7 +14,7 @@ from ..dsl.problems import Span
 from ..dsl.types import Type
 from ..runtime import plan as plans
 from ..runtime.plan import Column, Plan
-from .cut import Cut, Piece, column_dims, cut
+from .cut import Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program
 from .loops import Kernel
 
@@ -129,6 +129,11 @@ class _Lowering:
                 return self._batch(name, start)
             case "share":
                 return plans.Start("share")
+            case "sample":
+                inner = tuple(self.segment(f"{name}_{start['name']}{i}", p) for i, p in enumerate(pieces(start.args[1])))
+                if len(inner) > 1:
+                    raise NotImplementedError("`sample` of a pipeline with `each` or `batch` checks, but doesn't run yet")
+                return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
         raise NotImplementedError(f"`{start.op}` checks, but doesn't run yet")
 
     def _batch(self, name: str, start: Node) -> plans.Start:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.random import draw_key
+from ..kernels.random import DRAWS, draw_key
 from .errors import DataError
 from .execute import Frames, Kernel, Runner
-from .feed import data_error, fields_of
-from .frames import Row, batch_row, each, groups, numbers_of
-from .plan import Plan, Program, Segment
+from .feed import Feed, data_error, fields_of
+from .frames import Row, batch_row, each, groups, numbers_of, stack
+from .plan import Plan, Program, Segment, Start
 
 
 def leading(value: Any) -> int:
@@ -42,6 +42,35 @@ class Numbers:
         return out
 
 
+class Sampler:
+    """`x ~ sample(p)`: records of another pipeline, chosen by a draw of the record that asks."""
+
+    def __init__(self, plan: Plan, start: Start, kernels: Mapping[str, Kernel], allow_extern: bool, params: Mapping[str, Any]):
+        self.name, self.path, self.times = start.options["name"], start.options["path"], int(start.options["times"])
+        self.feed = Feed(plan, start.inputs[0][0], kernels, allow_extern, params)
+        self.seed, self.key = plan.seed or 0, 0
+
+    def start_epoch(self, epoch: int) -> None:
+        self.feed.start_epoch(epoch)
+        self.key = draw_key(self.seed, self.path, epoch)
+        if self.feed.length == 0:
+            raise DataError("E0810", f"`{self.name}` samples a pipeline that has no records")
+
+    def add(self, row: Row) -> Row:
+        """The row with the fields of the chosen record, or of `times` records stacked."""
+        folds = range(self.times or 1)
+        chosen = [int(DRAWS["integers"].ref(self.key, np.uint64(row.id), k, 0, self.feed.length)) for k in folds]
+        records = [self._record(position) for position in chosen]
+        fields = stack(records, ()) if self.times else records[0].fields
+        return Row({**row.fields, **{f"{self.name}.{n}": v for n, v in fields.items()}}, row.id, row.next, row.skip)
+
+    def _record(self, position: int) -> Row:
+        chunk = self.feed.run(position, 1)
+        if chunk.failures:
+            raise self.feed.error(chunk.failures[0], position)
+        return chunk.rows[0]
+
+
 class Later:
     """One segment whose frames are made from rows."""
 
@@ -53,10 +82,13 @@ class Later:
         self.sizes: dict[str, int] = {}
         self.epoch = 0
         self.identity = is_identity(segment.program)
+        self.sampler = Sampler(plan, segment.start, kernels, allow_extern, params or {}) if segment.start.kind == "sample" else None
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.sizes = self.numbers.at(epoch)
+        if self.sampler is not None:
+            self.sampler.start_epoch(epoch)
         self.runner.start_epoch(epoch, [draw_key(self.plan.seed or 0, p, epoch) for p in self.segment.program.draws])
 
     @property
@@ -90,6 +122,10 @@ class Later:
                 padded = start.options.get("padded", ())
                 for group in groups(rows, numbers_of(start.options, self.sizes)):
                     yield batch_row(group, padded)
+            case "sample":
+                assert self.sampler is not None
+                for row in rows:
+                    yield self.sampler.add(row)
             case _:
                 yield from rows
 
@@ -99,8 +135,8 @@ class Later:
             return Row({name: row.fields[_field(slot)] for name, slot in self.segment.program.outputs},
                        row.id, row.next, row.skip), 0
         counts = None
-        if self.batches and row.fields:
-            counts = np.array([max(leading(v) for v in row.fields.values())], np.int64)
+        if "@count" in self.runner.slots:
+            counts = np.array([max(leading(v) for v in row.fields.values() if np.ndim(getattr(v, "values", v)))], np.int64)
         frames = self.runner.frames(1, np.array([row.id], np.uint64), counts)
         for name, slot in self.segment.program.inputs:
             self.runner.give(frames, slot, [row.fields[name]])
