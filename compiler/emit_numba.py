@@ -14,7 +14,23 @@ from typing import Any
 
 from ..dsl.types import BYTES_PER_VALUE
 from .loops import (
-    Alloc, Apply, Argument, Cast, Const, Expr, Fail, For, If, Kernel, Let, Load, Select, Set, Stmt, Store, Var,
+    Alloc,
+    Apply,
+    Argument,
+    Cast,
+    Const,
+    Expr,
+    Fail,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Select,
+    Set,
+    Stmt,
+    Store,
+    Var,
 )
 
 INFIX = {
@@ -27,10 +43,11 @@ ATOM = 10
 DEEPEST = 24   # nested calls and parentheses in one line of text; CPython's parser stops at 200
 LINE = 100
 STORED = {"f16": "u16", "bf16": "u16", "bool": "u8"}   # how a dtype lies in memory where that differs
-RESERVED = frozenset(
-    "table arena row scratch scratch_end escape grab i64 u64 i32 u32 i16 u16 i8 u8 f32 f64 inf nan at select min max abs "
-    "floor ceil rint sqrt floordiv mod range".split()
-)
+RESERVED = frozenset((
+    "table", "arena", "row", "scratch", "scratch_end", "escape", "i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "f32", "f64",
+    "inf", "nan", "select", "min", "max", "abs", "floor", "ceil", "rint", "sqrt", "floordiv", "mod", "shl", "shr", "ushr", "mulhi",
+    "range",
+))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -110,7 +127,7 @@ class Interner:
     @staticmethod
     def _key(e: Expr, parts: tuple[int, ...]) -> Any:
         match e:
-            case Const(value=v, dtype=d):
+            case Const(dtype=d):
                 return ("const", const_text(e), d)
             case Var(name=n, dtype=d):
                 return ("var", n, d)
@@ -139,8 +156,8 @@ class Printer:
         found = self.names.get(raw)
         if found is None:
             found = clean(raw)
-            while found in self.taken or keyword.iskeyword(found):
-                found += "_"
+            while found in self.taken or keyword.iskeyword(found) or found.startswith("at_") or "_to_" in found:
+                found = f"_{found}" if found.startswith("at_") else found.replace("_to_", "_") + "_"
             self.taken.add(found)
             self.names[raw] = found
         return found

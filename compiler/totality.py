@@ -78,8 +78,6 @@ class Facts:
                 return self.changes(n)
             case "draw":
                 return self.may_be_empty(n)
-            case "call" | "extern":
-                return True
             case "index":
                 return not (n["guard"] or self.inside(n))
             case "reduce":
@@ -121,18 +119,15 @@ class Facts:
         return not self.fits(n)
 
     def changes(self, n: Node) -> bool:
-        """May this "exact" cast between integers change the number."""
+        """May this "exact" cast meet a number past i64 (it keeps the low bits of what doesn't fit less)."""
         source, target = n.args[0].type.dtype, n.type.dtype
-        if n["mode"] != "exact" or source not in INTS or target not in INTS or target in ("i64", "u64"):
-            return False
-        low, high = self.interval(n.args[0])
-        return not (INT_RANGE[target][0] <= low and high <= INT_RANGE[target][1])
+        return source == "u64" and target == "i64" and n["mode"] == "exact" and self.interval(n.args[0])[1] > I64_HIGH
 
     def fits(self, n: Node) -> bool:
         low, high = self._exact(n)
-        if I64_LOW <= low and high <= I64_HIGH:
+        if low >= I64_LOW and high <= I64_HIGH:
             return True
-        return bounds.fits_i64(n)
+        return n.op == "apply" and bounds.fits_i64(n)
 
     def interval(self, n: Node) -> Interval:
         """Least and greatest value of an integer node; an operation that would go past i64 ends the record."""
@@ -160,7 +155,10 @@ class Facts:
                 a, b = self.interval(n.args[0]), self.interval(n.args[1])
                 return min(a[0], b[0]), max(a[1], b[1])
             case "cast" if n.args[0].type.dtype in INTS:
-                return self.interval(n.args[0])
+                low, high = self.interval(n.args[0])
+                own = INT_RANGE.get(n.type.dtype, (0, 1))
+                # what doesn't fit saturates or keeps its low bits
+                return (low, high) if own[0] <= low and high <= own[1] else own
             case "build" | "index":
                 return self._element(n.args[0])
             case "reduce":

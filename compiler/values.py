@@ -14,7 +14,9 @@ from ..dsl.types import INTS, OBJECTS, Type
 from ..kernels import ops
 from ..kernels.scalar import SCALARS
 from .graph import Node
-from .loops import Apply, Argument, Buffer, Builder, Cast, Const, Expr, If, Kernel, Load, Select, Stmt, Var
+from .loops import (
+    Alloc, Apply, Argument, Buffer, Builder, Cast, Const, Expr, If, Kernel, Let, Load, Select, Stmt, Var,
+)
 from .totality import Facts
 
 # A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
@@ -51,6 +53,7 @@ class Frame:
     body: list[Stmt]
     ids: frozenset[int] = frozenset()
     branch: bool = False
+    nonempty: Expr | None = None   # of a loop: does it run at all; None where that is known
     scalars: dict[Node, Scalar] = field(default_factory=dict)
     tensors: dict[Node, Tensor] = field(default_factory=dict)
 
@@ -115,7 +118,8 @@ class Lowering:
     @contextmanager
     def loop(self, extent: Expr, id: int, hint: str = "i") -> Iterator[Var]:
         with self.k.loop(extent, hint) as v:
-            self.frames.append(Frame(self.k.body, frozenset((id,))))
+            runs = None if isinstance(extent, Const) and extent.value > 0 else extent > 0
+            self.frames.append(Frame(self.k.body, frozenset((id,)), nonempty=runs))
             self.frames[-1].scalars[_binder(id)] = Scalar(v)
             try:
                 yield v
@@ -145,14 +149,23 @@ class Lowering:
             other, self.k.body = self.k.body, outer
         self.k.body.append(If(last.condition, last.then, tuple(other)))
 
-    def home(self, n: Node) -> Frame:
-        """The outermost frame where `n` may be computed."""
-        free = self.facts.free(n)
-        bound = self.facts.fails(n) or self.facts.cost(n) > CHEAP
+    def home(self, n: Node) -> tuple[Frame, Frame, Expr | None]:
+        """Where `n` may be computed first, which frame may know of it, and under which condition.
+
+        What can fail must not fail for the sake of a loop that doesn't run: outside of such a loop it is computed
+        only where the loop runs, and only that loop may use it.
+        """
+        free, fails = self.facts.free(n), self.facts.fails(n)
+        stays = fails or self.facts.cost(n) > CHEAP
+        knower, guard = self.frames[-1], None
         for frame in reversed(self.frames):
-            if frame is self.frames[0] or frame.ids & free or (frame.branch and bound):
-                return frame
-        return self.frames[0]
+            if guard is None:
+                knower = frame
+            if frame is self.frames[0] or frame.ids & free or (frame.branch and stays):
+                return frame, knower, guard
+            if fails and frame.nonempty is not None:
+                guard = frame.nonempty if guard is None else guard & frame.nonempty
+        raise AssertionError("the first frame takes everything")
 
     # --- scalars ---
 
@@ -169,12 +182,12 @@ class Lowering:
                 if frame is not self.frames[-1] or self.facts.cost(n) > WORTH_KEEPING:
                     frame.scalars[n] = self.kept(frame, frame.scalars[n])
                 return frame.scalars[n]
-        home = self.home(n)
+        home, knower, guard = self.home(n)
         with self.inside(home):
-            made = self.compute(n)
+            made = self.compute(n) if guard is None else self.either(guard, n, lambda: self.compute(n))
         if home is not self.frames[-1]:
             made = self.kept(home, made)
-        home.scalars[n] = made
+        knower.scalars[n] = made
         return made
 
     def kept(self, frame: Frame, s: Scalar) -> Scalar:
@@ -235,6 +248,8 @@ class Lowering:
         return self.size(slot, n["axis"])
 
     def apply(self, n: Node) -> Expr:
+        if n["fn"] in ("and", "or") and self.lazy(n.args[1]):
+            return self.both(n)
         args = [self.expr(a) for a in n.args]
         scalar = SCALARS[n["fn"]]
         dtype = meeting(scalar.operands, args)
@@ -250,16 +265,32 @@ class Lowering:
         result = typed(result, n.type.dtype)
         return rounded(result, n.type.dtype)
 
+    def lazy(self, n: Node) -> bool:
+        """Must `n` not be computed where it isn't asked for, or is it too dear."""
+        return self.facts.fails(n) or self.facts.cost(n) > CHEAP
+
+    def both(self, n: Node) -> Expr:
+        """`and`, `or` whose second side is only computed where the first doesn't decide."""
+        first = self.local(self.expr(n.args[0]))
+        result = self.k.let(first, "both")
+        with self.branch(first if n["fn"] == "and" else ~first):
+            self.k.set(result, self.expr(n.args[1]))
+        return result
+
     def local(self, e: Expr) -> Expr:
         return e if isinstance(e, (Var, Const)) else self.k.let(e, "a")
 
     def cast(self, n: Node) -> Scalar:
         source = self.scalar(n.args[0])
         value, target = source.value, n.type.dtype
-        if self.facts.changes(n):
+        if target == n.args[0].type.dtype:
+            return source
+        if n.args[0].type.dtype == "u64" and target != "u64":
             value = self.local(value)
-            with self.branch(Cast(Cast(value, target), "i64").ne(value)):
-                self.k.fail(self.site("E0802", f"integer doesn't fit {target}", n))
+            if self.facts.changes(n):   # held as i64, what is past i64 looks negative
+                with self.branch(value < 0):
+                    self.k.fail(self.site("E0802", "integer past i64", n))
+            value = Cast(value, "u64")
         return Scalar(convert(value, target, n["mode"]), source.missing)
 
     def select(self, n: Node) -> Scalar:
@@ -267,20 +298,20 @@ class Lowering:
         c = self.expr(condition)
         if isinstance(c, Const):
             return self.scalar(a if c.value else b)
-        lazy = any(self.facts.fails(x) or self.facts.cost(x) > CHEAP for x in (a, b))
-        if not lazy:
+        if not (self.lazy(a) or self.lazy(b)):
             x, y = self.scalar(a), self.scalar(b)
             return Scalar(Select(c, x.value, y.value), chosen(c, x.missing, y.missing))
         return self.either(c, n, lambda: self.scalar(a), lambda: self.scalar(b))
 
-    def either(self, c: Expr, n: Node, then: Callable[[], Scalar], other: Callable[[], Scalar]) -> Scalar:
-        """One of two scalars, only that one computed. `n` has their type."""
+    def either(self, c: Expr, n: Node, then: Callable[[], Scalar], other: Callable[[], Scalar] | None = None) -> Scalar:
+        """One of two scalars (or nothing in particular), only that one computed. `n` has their type."""
         value = self.k.let(zero(held(n.type.dtype)), "v")
         gone = self.k.let(Const(True, "bool"), "gone") if n.type.missing else None
         with self.branch(c):
             self.assign(value, gone, then())
-        with self.other_branch():
-            self.assign(value, gone, other())
+        if other is not None:
+            with self.other_branch():
+                self.assign(value, gone, other())
         return Scalar(value, gone)
 
     def assign(self, value: Var, gone: Var | None, s: Scalar) -> None:
@@ -315,7 +346,7 @@ class Lowering:
         s = self.scalar(x)
         if s.missing is None:
             return s
-        if self.facts.fails(default) or self.facts.cost(default) > CHEAP:
+        if self.lazy(default):
             s = Scalar(self.local(s.value), self.local(s.missing))
             missing = s.missing
             assert missing is not None
@@ -334,12 +365,15 @@ class Lowering:
         if slot is not None:
             made = self.frames[0].tensors[n] = self.memory(slot, n.type)
             return made
-        home = self.home(n)
+        home, knower, guard = self.home(n)
         with self.inside(home):
-            dims = [self.dim(d) for d in n.type.dims]
-            made = self.scratch(n.type, dims)
-            self.write(n, made, ())
-            home.tensors[n] = made
+            made = self.scratch(n.type, [self.dim(d) for d in n.type.dims])
+            if guard is None:
+                self.write(n, made, ())
+            else:
+                with self.branch(guard):
+                    self.write(n, made, ())
+        knower.tensors[n] = made
         return made
 
     def scratch(self, type: Type, dims: list[Expr]) -> Tensor:
@@ -401,7 +435,7 @@ class Lowering:
             for other in frame.tensors:
                 if other.op == "part" and other.args[0] is call and other["name"] == name:
                     return frame.tensors[other]
-        home = self.home(call)
+        home, _, _ = self.home(call)
         with self.inside(home):
             buffers = []
             for part, type in call.type.parts:
@@ -434,20 +468,15 @@ class Lowering:
             return self.write(n, self.memory(slot, type), ())
         dims: list[Expr] = []
         for axis, d in enumerate(type.dims):
-            e = self.dim(d)
-            if not isinstance(d, int):
-                name = self.argument("size", slot, "i64", axis, writes=True)
-                self.k.body.append(_let(name, e))
-                e = Var(name, "i64")
-            dims.append(e)
+            name = self.argument("size", slot, "i64", axis, writes=True)
+            self.k.body.append(Let(name, self.dim(d)))
+            dims.append(Const(d, "i64") if isinstance(d, int) else Var(name, "i64"))
         data = self.escaping("data", slot, type.dtype, dims)
         mask = self.escaping("mask", slot, "bool", dims) if type.missing else None
         self.write(n, Tensor(data, mask), ())
         self.frames[-1].tensors[n] = Tensor(data, mask)
 
     def escaping(self, kind: str, slot: str, dtype: str, dims: list[Expr]) -> Buffer:
-        from .loops import Alloc
-
         name = self.argument(kind, slot, dtype, writes=True)
         count: Expr = Const(1, "i64")
         for d in dims:
@@ -472,12 +501,6 @@ def _part(call: Node, name: str, type: Type) -> Node:
     from .graph import node
 
     return node("part", call, type=type, name=name)
-
-
-def _let(name: str, value: Expr) -> Stmt:
-    from .loops import Let
-
-    return Let(name, value)
 
 
 def past_i64(fn: str) -> str:
