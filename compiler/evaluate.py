@@ -1,452 +1,493 @@
-"""The definition of the language: level 1 interpreted with NumPy, slowly and obviously.
+"""Streams as the language defines them: every stage as a plain generator over records, values by `evaluate_values`.
 
-`evaluate(program)` yields what `emit` delivers, `record(program, position)` one record's fields, `constant(node)` a closed
-node's value. Every other way to run a program is tested against this one, bit for bit where no library is called.
-
-A binder is an axis: below b binders a scalar is an array of b axes (1 long where the value doesn't depend on the binder), a
-tensor has its dims behind them. `select`, `fill`, `and`, `or` evaluate their sides only where they are chosen: `Context.active`
-says where a value is asked for, and nothing can fail elsewhere. Missing is a mask beside the values.
+`evaluate(program)` yields what leaves `emit`, one dict per record (after `batch`: per batch); `record(program, position)` gives
+every field of one source record. Only fields that something emitted needs are computed, in the order of the program.
 """
 from __future__ import annotations
 
-import importlib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import reduce as fold_left
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ..dsl.problems import Span
 from ..dsl.types import Type
-from ..kernels import random, reduce
-from ..kernels.ops import OPERATORS, BadRecord
-from ..kernels.scalar import ARRAYS, NUMPY, SCALARS, cast, cast_overflows, overflows
+from ..kernels import random
+from ..kernels.ops import BadRecord
+from ..kernels.scalar import NUMPY
+from ..kernels.sources import Source, SourceError, open_source
+from ..runtime import order as orders
 from ..runtime.errors import DataError, Where
-from .graph import Node
+from .evaluate_values import Cells, Evaluator, Frame, cells_of, constant
+from .graph import Node, Program, children
 
-_EMPTY_OBJECT = {"bytes": b"", "text": "", "path": ""}
-
-
-@dataclass(frozen=True)
-class Cells:
-    """A value at every place of a context: an array, a mask where it may be missing, or the parts of a struct."""
-
-    values: Any = None
-    missing: Any = None
-    parts: Mapping[str, Cells] | None = None
+__all__ = ["constant", "evaluate", "record"]
+FOREVER = 1 << 50   # positions of an endless stream
+SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance", "share"))
+ORDERS = frozenset(("shuffle", "repeat", "balance"))
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What values are functions of: one record's fields, or one batch's."""
+class Record:
+    """A record, batch or row between two stages. `position` and `name` are those of its (first) source record."""
 
-    fields: Mapping[str, Cells] = field(default_factory=dict)
-    id: int = 0
+    fields: Mapping[str, Cells]
+    id: int
+    position: int
+    name: str = ""
     count: int = 1
-    epoch: int = 0
-    seed: int = 0
-    params: Mapping[str, Any] = field(default_factory=dict)
-    spans: Mapping[Node, tuple[Span, ...]] = field(default_factory=dict)
+
+
+def evaluate(program: Program, epoch: int = 0, start: int = 0, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """What `emit` delivers in this epoch, from source position `start` on. Raises DataError."""
+    run = Run(program, epoch, start, params or {})
+    for record in run.records(program.emit.args[0]):
+        yield {name: _plain(record.fields[name]) for name in program.emit["names"]}
+
+
+def record(program: Program, position: int, epoch: int = 0) -> dict[str, Any]:
+    """The fields that the record at a source position has before it is stacked with others."""
+    first = next(n for n in _chain(program.emit) if n.op in ("map", "source") and _first_frame(n))
+    run = Run(program, epoch, position, {})
+    run.need(first, {name for name, _ in first.type.parts})
+    made = next(run.segment(first))
+    return {name: _plain(cells) for name, cells in made.fields.items()}
+
+
+def _chain(n: Node) -> list[Node]:
+    """The stream nodes from the source on, along first args."""
+    out = [n]
+    while out[-1].args and out[-1].op != "source":
+        out.append(out[-1].args[0])
+    return out[::-1]
+
+
+def _first_frame(n: Node) -> bool:
+    at = n.args[0] if n.op == "map" else n
+    while at.op in SAME_FRAME:
+        at = at.args[0]
+    return at.op == "source" and n.op == "map"
+
+
+def _plain(cells: Cells) -> Any:
+    """A NumPy array; texts and bytes as Python objects; masked where something is missing."""
+    values = np.asarray(cells.values)
+    if values.dtype == object:
+        return values.item() if values.ndim == 0 else values.tolist()
+    if cells.missing is not None and np.any(cells.missing):
+        return np.ma.MaskedArray(values, np.broadcast_to(cells.missing, values.shape))
+    return values
+
+
+def fields_in(*roots: Node) -> set[str]:
+    """Names of the fields that values mention, also in the dims of their types."""
+    seen: set[Node] = set()
+    stack, names = list(roots), set()
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            name = n["name"] if n.op == "field" else n.get("field") if n.op == "extent" else None
+            names |= {name} if name is not None else set()
+            stack.extend(children(n))
+    return names
+
+
+class Run:
+    """One epoch of one program."""
+
+    def __init__(self, program: Program, epoch: int, start: int, params: Mapping[str, Any]):
+        self.program, self.epoch, self.start = program, epoch, start
+        self.params = {p.name: p.value for p in program.params} | dict(params)
+        self.needed: dict[Node, set[str]] = {}
+        self.sources: dict[Node, Source] = {}
+        self.bad = 0
+        self.need(program.emit, set(program.emit["names"]))
+
+    # --- which fields anything needs ------------------------------------------------------------
+
+    def need(self, n: Node, names: set[str]) -> None:
+        """Note that these fields of a stream are needed, and what they need of the streams before."""
+        known = self.needed.setdefault(n, set())
+        known |= names
+        match n.op:
+            case "source":
+                return
+            case "map":
+                chosen = [v for name, v in zip(n["names"], n.args[1:], strict=True) if name in known]
+                self.need(n.args[0], fields_in(*chosen))
+            case "mix":
+                for branch in n.args:
+                    self.need(branch, known)
+            case "zip" | "sample":
+                own = n["names"] if n.op == "zip" else ("", n["name"])
+                for branch, prefix in zip(n.args, own, strict=True):
+                    dot = f"{prefix}." if prefix else ""
+                    wanted = {m.removeprefix(dot) for m in known if m.startswith(dot)} if dot else known
+                    self.need(branch, wanted & {name for name, _ in branch.type.parts})
+            case _:
+                own = {name for name, _ in n.args[0].type.parts}
+                self.need(n.args[0], (known | fields_in(*n.args[1:]) | set(n.get("fields") or ())) & own)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def evaluator(self, r: Record) -> Evaluator:
+        return Evaluator(Frame(r.fields, r.id, r.count, self.epoch, self.program.seed or 0, self.params, self.program.spans))
+
+    def number(self, n: Node) -> int:
+        """A stage's number: of constants, params and the epoch."""
+        value = int(self.evaluator(Record({}, 0, 0)).scalar(n))
+        if value < 1:
+            raise self.fail("E0804", f"a stage's number is {value}, it must be 1 or more", n)
+        return value
+
+    def fail(self, code: str, title: str, n: Node, r: Record | None = None) -> DataError:
+        spans = self.program.spans.get(n, ())
+        where = Where(spans[0].file, spans[0].start, spans[0].end) if spans else None
+        return DataError(code, title, where, "", r.name if r else "", self.epoch, r.position if r else None)
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def records(self, n: Node, turn: int = 0) -> Iterator[Record]:
+        """The records of a stream; `turn` counts its repetitions by `mix` and `zip`, each newly shuffled."""
+        match n.op:
+            case "each" | "batch" | "window" | "pack":
+                make: Callable[[Node, Iterator[Record]], Iterator[Record]] = getattr(self, "_" + n.op)
+                yield from make(n, self.records(n.args[0], turn))
+            case "mix" | "zip" | "sample":
+                yield from getattr(self, "_" + n.op)(n, turn)
+            case _:
+                yield from self.segment(n, turn)
+
+    def segment(self, n: Node, turn: int = 0) -> Iterator[Record]:
+        """Records of one frame: its stages, then its `map`."""
+        stages: list[Node] = []
+        at = n.args[0] if n.op == "map" else n
+        while at.op in SAME_FRAME:
+            stages.insert(0, at)
+            at = at.args[0]
+        left = {s: self.number(s.args[1]) for s in stages if s.op == "take"}
+        for r in self._ordered(at, stages, turn):
+            judged = self._judged(n, stages, left, r, at)
+            if judged is not None:
+                yield judged
+            if any(count <= 0 for count in left.values()):
+                return
+
+    def _judged(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Record | BaseException, start: Node) -> Record | None:
+        """The record after its frame's stages and map; None if it leaves. A bad one raises, or is counted."""
+        at_most = next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
+        try:
+            if isinstance(r, BaseException):
+                raise r
+            return self._through(n, stages, left, r)
+        except DataError as error:
+            if not isinstance(r, BaseException):
+                error = replace(error, record=r.name, epoch=self.epoch, position=r.position)
+            if at_most is None:
+                raise error from None
+            self.bad += 1
+            total = len(self.source(start)) if start.op == "source" else FOREVER
+            if self.bad > at_most * total:
+                title = f"{self.bad} of {total:,} records are bad, more than `at_most={at_most}` allows"
+                raise replace(error, code="E0806", title=title, label=error.title) from None
+            return None
+
+    def _through(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Record) -> Record | None:
+        values = self.evaluator(r)
+        conditions = 0
+        for stage in stages:
+            if stage.op in ("where", "check"):
+                conditions += 1
+                if not values.scalar(stage.args[1]):
+                    if stage.op == "where":
+                        return None
+                    code = stage.get("code") or "E0805"
+                    title = "`check` is false" if code == "E0805" else "two sizes of this record differ"
+                    raise self.fail(code, title, stage, r)
+            elif stage.op == "take" and conditions:
+                left[stage] -= 1
+        if n.op != "map":
+            return r
+        fields = {name: values.value(v) for name, v in zip(n["names"], n.args[1:], strict=True) if name in self.needed[n]}
+        return replace(r, fields=fields)
+
+    # --- sources and orders -----------------------------------------------------------------------
+
+    def source(self, n: Node) -> Source:
+        """The opened source; of its columns only those that are needed."""
+        if n not in self.sources:
+            columns = [c for c in n["columns"] if c[0] in self.needed[n]]
+            try:
+                self.sources[n] = open_source(n["kind"], n["paths"], dict(n["options"]), columns)
+            except SourceError as error:
+                raise replace(self.fail(error.code, error.title, n), notes=error.notes) from None
+        return self.sources[n]
+
+    def _ordered(self, start: Node, stages: Sequence[Node], turn: int) -> Iterator[Record | BaseException]:
+        """Records in the order that the frame's shuffles ask for; a source record that can't be read is an exception."""
+        changes, conditions = [], False
+        for s in stages:
+            conditions = conditions or s.op in ("where", "check")
+            if s.op in ORDERS or (s.op == "take" and not conditions):
+                changes.append(s)
+        read: Callable[[int], Record | BaseException]
+        if start.op == "source":
+            length, read = len(self.source(start)), lambda i: self._read(start, i)
+        elif changes:
+            listed = list(self.records(start, turn))
+            length, read = len(listed), lambda i: listed[i]
+        else:
+            yield from self.records(start, turn)
+            return
+        order: orders.Order = orders.InOrder(length)
+        for s in changes:
+            order = self._order(s, order, read, turn)
+        for position in range(self.start if start.op == "source" else 0, order.length):
+            (index,), (again,) = order.at(np.array([position]))
+            r = read(int(index))
+            if isinstance(r, DataError):
+                yield replace(r, position=position)
+            elif isinstance(r, Record):
+                yield replace(r, id=_child(r.id, int(again) + turn), position=position if start.op == "source" else r.position)
+
+    def _order(self, s: Node, inner: orders.Order, read: Callable[[int], Record | BaseException], turn: int) -> orders.Order:
+        if inner.length == 0:
+            return inner
+        match s.op:
+            case "shuffle":
+                key = orders.key(self.program.seed or 0, self.epoch, s["key"] + (f"#{turn}" if turn else ""))
+                if s["window"]:
+                    return orders.Windowed(inner, s["window"], key)
+                if s["chunk"]:
+                    return orders.Chunked(inner, s["chunk"], s["mix"], key)
+                return orders.Shuffled(inner, orders.Permutation(inner.length, key))
+            case "take":
+                return orders.Taken(inner, self.number(s.args[1]))
+            case "repeat":
+                return orders.Repeated(inner, self.number(s.args[1]) if s["has"] else FOREVER // inner.length)
+        indexes, _ = inner.at(np.arange(inner.length))
+        values = [self._balanced(s, read(int(i))) for i in indexes]
+        return orders.Balanced(inner, values)
+
+    def _balanced(self, s: Node, r: Record | BaseException) -> Any:
+        return self.evaluator(r).scalar(s.args[1]) if isinstance(r, Record) else -1
+
+    def _read(self, n: Node, index: int) -> Record | BaseException:
+        source = self.source(n)
+        name = source.name(index)
+        id = int(source.ids(np.array([index]))[0])
+        types = dict(n.type.parts)
+        try:
+            values = source.read(index) if self.needed[n] else {}
+            fields = {f: cells_of(values[f], types[f]) for f in values if f in types}
+        except BadRecord as bad:
+            return replace(self.fail(bad.code, bad.reason, n), label=bad.label, record=name)
+        return Record(fields, id, index, name)
+
+    # --- new frames -------------------------------------------------------------------------------
+
+    def _each(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
+        names = n["fields"]
+        for r in records:
+            for row in range(len(r.fields[names[0]].values)):
+                fields = {k: _place(v, row) if k in names else v for k, v in r.fields.items()}
+                yield replace(r, fields=fields, id=_child(r.id, row))
+
+    def _batch(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
+        given = dict(zip(n["has"], n.args[1:], strict=True))
+        size, budget = (self.number(given[k]) if k in given else None for k in ("n", "budget"))
+        waiting: dict[int, list[tuple[Record, int]]] = {}
+        for r in records:
+            length = int(self.evaluator(r).scalar(given["by"])) if "by" in given else 1
+            bucket = bisect.bisect_left(n["edges"], length) if n["edges"] else 0
+            mine = waiting.setdefault(bucket, [])
+            longest = max([length, *(other for _, other in mine)])
+            if mine and budget is not None and longest * (len(mine) + 1) > budget:
+                yield self._stacked(n, [m for m, _ in mine])
+                mine = waiting[bucket] = []
+            mine.append((r, length))
+            if len(mine) == size:
+                yield self._stacked(n, [m for m, _ in waiting.pop(bucket)])
+        for bucket in sorted(waiting):
+            if waiting[bucket] and not n["whole"]:
+                yield self._stacked(n, [m for m, _ in waiting[bucket]])
+
+    def _stacked(self, n: Node, rows: list[Record], places: int | None = None) -> Record:
+        """Records as one, a dimension in front; `places` more than records are missing."""
+        first = rows[0]
+        before = dict(n.args[0].type.parts)
+        types = dict(n.type.parts)
+        fields = {}
+        for name in first.fields:
+            padded = name in types and types[name].missing and not before[name].missing
+            fields[name] = stack([r.fields[name] for r in rows], places or len(rows), padded)
+        return Record(fields, first.id, first.position, first.name, len(rows))
+
+    def _window(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
+        """Windows begin every `stride` records, as long as they hold one that no window before them held."""
+        size, stride = self.number(n.args[1]), self.number(n.args[2])
+        held: list[Record] = []
+        skip, fresh = 0, 0
+        for r in records:
+            if skip:
+                skip -= 1
+                continue
+            held.append(r)
+            fresh += 1
+            if len(held) == size:
+                yield self._stacked(n, held)
+                skip, held, fresh = max(0, stride - size), held[stride:], 0
+        if fresh and n["rest"] == "keep":
+            yield self._stacked(n, held, size if n["pad"] else None)
+
+    def _pack(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
+        """First fit: the oldest open row with room; a full row leaves, and the oldest where too many are open."""
+        size = self.number(n.args[1])
+        rows: list[tuple[list[Record], list[int]]] = []
+        for r in records:
+            length = int(self.evaluator(r).scalar(n.args[2]))
+            if length > size:
+                raise self.fail("E0805", f"a record of length {length} doesn't fit a row of {size}", n, r)
+            row = next((row for row in rows if sum(row[1]) + length <= size), None)
+            if row is None:
+                if len(rows) == n["open"]:
+                    yield self._row(n, size, *rows.pop(0))
+                row = ([], [])
+                rows.append(row)
+            row[0].append(r)
+            row[1].append(length)
+            if sum(row[1]) == size:
+                rows.remove(row)
+                yield self._row(n, size, *row)
+        for row in rows:
+            yield self._row(n, size, *row)
+
+    def _row(self, n: Node, size: int, rows: list[Record], lengths: list[int]) -> Record:
+        used = sum(lengths)
+        fields = {}
+        for name in rows[0].fields:
+            cells = [r.fields[name] for r in rows]
+            fields[name] = _laid(cells, size) if name in n["fields"] else stack(cells, len(rows), False)
+        missing = np.arange(size) >= used
+        rest = [0] * (size - used)
+        segment = [k + 1 for k, length in enumerate(lengths) for _ in range(length)]
+        position = [p for length in lengths for p in range(length)]
+        fields["segment"] = Cells(np.array(segment + rest, np.int64), missing)
+        fields["position"] = Cells(np.array(position + rest, np.int64), missing)
+        return Record(fields, rows[0].id, rows[0].position, rows[0].name, len(rows))
+
+    # --- several streams --------------------------------------------------------------------------
+
+    def _again(self, n: Node, turn: int, seen: dict[Node, int]) -> Iterator[Record]:
+        """A stream's records again and again; `seen` counts how often it ended."""
+        for again in range(turn * (1 << 16), FOREVER):
+            count = 0
+            for r in self.records(n, again):
+                count += 1
+                yield r
+            seen[n] = seen.get(n, 0) + 1
+            if not count:
+                return
+
+    def _mix(self, n: Node, turn: int) -> Iterator[Record]:
+        """In turns, or by weights: the choice at place p is a draw of id p. A branch's number joins the ids of its records."""
+        until, key = n["until"], random.draw_key(self.program.seed or 0, n["key"], self.epoch)
+        ends = np.cumsum(np.array(n["weights"], np.float64))
+        branches = [Peeked(self.records(b, turn) if until == "first" else self._again(b, turn, {})) for b in n.args]
+        finite = [Peeked(self.records(b, turn)) for b in n.args] if until == "all" else []
+        place = 0
+        while until in ("first", "all") or place < until:
+            if n["weights"]:
+                u = float(random.DRAWS["uniform"].ref(key, place + (turn << 40), 0, np.float32(0), np.float32(1)))
+                which = min(int(np.searchsorted(ends, u, "right")), len(branches) - 1)
+            else:
+                which = place % len(branches)
+            if branches[which].ended:
+                return
+            r = branches[which].next()
+            yield replace(r, id=_child(r.id, which))
+            place += 1
+            if finite:
+                if not finite[which].ended:
+                    finite[which].next()
+                if all(f.ended for f in finite):
+                    return
+
+    def _zip(self, n: Node, turn: int) -> Iterator[Record]:
+        """Side by side until the first stream ends; the others repeat, newly shuffled."""
+        first, *others = n.args
+        repeated = [self._again(b, turn, {}) for b in others]
+        for r in self.records(first, turn):
+            rows = [r, *(next(b) for b in repeated)]
+            yield replace(r, fields={f"{name}.{k}": v for name, row in zip(n["names"], rows, strict=True) for k, v in row.fields.items()})
+
+    def _sample(self, n: Node, turn: int) -> Iterator[Record]:
+        """One record of the other stream (or `times` of them), chosen by a draw, beside each record."""
+        stream, other = n.args
+        listed = list(self.records(other))
+        key, draw = random.draw_key(self.program.seed or 0, n["path"], self.epoch), random.DRAWS["integers"]
+        for r in self.records(stream, turn):
+            if not listed:
+                raise self.fail("E0804", "`sample` of a pipeline without records", n, r)
+            chosen = [listed[int(draw.ref(key, r.id, k, np.int64(0), np.int64(len(listed))))] for k in range(max(1, n["times"]))]
+            found = {k: stack([c.fields[k] for c in chosen], len(chosen), False) for k in chosen[0].fields} if n["times"] else chosen[0].fields
+            yield replace(r, fields={**r.fields, **{f"{n['name']}.{k}": v for k, v in found.items()}})
 
 
 @dataclass
-class Context:
-    """The binders around a value, outermost first: their ids and extents, or, at one place, their values."""
+class Peeked:
+    """An iterator that can tell whether it has ended."""
 
-    ids: tuple[int, ...] = ()
-    extents: tuple[int, ...] = ()
-    active: Any = None                                     # bool array of as many axes, some 1 long
-    places: Mapping[int, int] = field(default_factory=dict)  # binders fixed to one value
-    known: dict[Node, Cells] = field(default_factory=dict)
+    rest: Iterator[Record]
+    head: list[Record] = field(default_factory=list)
 
     @property
-    def axes(self) -> int:
-        return len(self.ids)
-
-    @property
-    def idle(self) -> bool:
-        """No place asks for a value."""
-        return 0 in self.extents or not self.active.any()
-
-    def where(self, mask: Any) -> Context:
-        """The same places, those that `mask` leaves out no longer asking; what is known stays known."""
-        return Context(self.ids, self.extents, self.active & mask, self.places, dict(self.known))
-
-    def inside(self, ids: tuple[int, ...], extents: tuple[int, ...]) -> Context:
-        """Below more binders."""
-        active = self.active.reshape(self.active.shape + (1,) * len(ids))
-        return Context(self.ids + ids, self.extents + extents, active, self.places)
-
-    def at(self, place: tuple[int, ...]) -> Context:
-        """One place alone."""
-        return Context((), (), np.array(True), {**self.places, **dict(zip(self.ids, place, strict=True))})
-
-
-_free: dict[Node, frozenset[int]] = {}
-_certain: dict[Node, frozenset[Node]] = {}
-
-
-def free(n: Node) -> frozenset[int]:
-    """Ids of the binders that a node's value depends on."""
-    found = _free.get(n)
-    if found is None:
-        found = frozenset().union(*map(free, n.args))
-        if n.op == "var":
-            found = frozenset((n["id"],))
-        elif n.op in ("build", "reduce"):
-            found = found - frozenset(n["ids"])
-        _free[n] = found
-    return found
-
-
-def certain(n: Node) -> frozenset[Node]:
-    """Nodes that are evaluated whenever `n` is, at the same places. Both sides of a `select` share them."""
-    found = _certain.get(n)
-    if found is None:
-        args = n.args
-        both: frozenset[Node] = frozenset()
-        if n.op == "select":
-            both, args = certain(n.args[1]) & certain(n.args[2]), n.args[:1]
-        elif n.op == "fill" or (n.op == "apply" and n["fn"] in ("and", "or")):
-            args = n.args[:1]
-        elif n.op in ("build", "reduce"):
-            args = n.args[1:]
-        found = frozenset((n,)).union(both, *map(certain, args))
-        _certain[n] = found
-    return found
-
-
-class Evaluator:
-    """Values of one frame. Closed nodes are evaluated once, when a place first asks for them."""
-
-    def __init__(self, frame: Frame):
-        self.frame = frame
-        self.root = Context(active=np.array(True))
-        self.calls: dict[Any, list[Any]] = {}
-
-    def value(self, n: Node) -> Cells:
-        """The value of a node without free binders. Raises DataError."""
-        return self.at(self.root, n)
-
-    def scalar(self, n: Node) -> Any:
-        """The same as a Python value."""
-        return self.value(n).values.item()
-
-    def at(self, c: Context, n: Node) -> Cells:
-        """The value of a node at the places of a context."""
-        if c is not self.root and not free(n) and not c.idle:
-            return _widened(self.at(self.root, n), n, c.axes)
-        found = c.known.get(n)
-        if found is None:
-            found = self._nothing(c, n) if c.idle else getattr(self, "_" + n.op)(c, n)
-            c.known[n] = found
-        return found
-
-    def fail(self, code: str, title: str, n: Node, label: str = "") -> DataError:
-        spans = self.frame.spans.get(n, ())
-        where = Where(spans[0].file, spans[0].start, spans[0].end) if spans else None
-        return DataError(code, title, where, label)
-
-    def _nothing(self, c: Context, n: Node) -> Cells:
-        """Any value, for no place: right in dtype and dims."""
-        if n.type.dtype == "struct":
-            return Cells(parts={name: Cells(np.zeros((1,) * c.axes)) for name, _ in n.type.parts})
-        dims = tuple(d if isinstance(d, int) else self._size(d) for d in n.type.dims)
-        values = np.zeros((1,) * c.axes + dims, NUMPY[n.type.dtype])
-        if n.type.dtype in _EMPTY_OBJECT:
-            values.fill(_EMPTY_OBJECT[n.type.dtype])
-        return Cells(values, np.ones(values.shape, np.bool_) if n.type.missing else None)
-
-    def _size(self, dim: Node) -> int:
-        return 1 if free(dim) else int(self.scalar(dim))
-
-    # --- leaves ---------------------------------------------------------------------------------
-
-    def _const(self, c: Context, n: Node) -> Cells:
-        value = n["value"]
-        flat = np.empty(len(value) if isinstance(value, tuple) else 1, NUMPY[n.type.dtype])
-        with np.errstate(over="ignore"):
-            flat[:] = value if isinstance(value, tuple) else [value]
-        return Cells(flat.reshape(tuple(n.type.dims)))
-
-    def _field(self, c: Context, n: Node) -> Cells:
-        return self.frame.fields[n["name"]]
-
-    def _count(self, c: Context, n: Node) -> Cells:
-        return Cells(np.array(self.frame.count, np.int64))
-
-    def _epoch(self, c: Context, n: Node) -> Cells:
-        return Cells(np.array(self.frame.epoch, np.int64))
-
-    def _param(self, c: Context, n: Node) -> Cells:
-        return Cells(np.array(self.frame.params[n["name"]], NUMPY[n.type.dtype]))
-
-    def _extent(self, c: Context, n: Node) -> Cells:
-        if n.get("field") is not None:
-            size = np.shape(self.frame.fields[n["field"]].values)[n["axis"]]
-            return Cells(np.array(size, np.int64))
-        if c.axes and free(n):
-            return self._each_place(c, n)
-        result = self._called(c, n["op"], n)
-        part = result.parts[n["part"]] if result.parts and n["part"] else result
-        return Cells(np.array(part.values.shape[n["axis"]], np.int64))
-
-    def _var(self, c: Context, n: Node) -> Cells:
-        id = n["id"]
-        if id in c.places:
-            return Cells(np.full((1,) * c.axes, c.places[id], np.int64))
-        axis = c.ids.index(id)
-        shape = [1] * c.axes
-        shape[axis] = c.extents[axis]
-        return Cells(np.arange(c.extents[axis], dtype=np.int64).reshape(shape))
-
-    def _draw(self, c: Context, n: Node) -> Cells:
-        distribution = random.DRAWS[n["dist"]]
-        if c.axes and distribution.expand is None and free(n):
-            return self._each_place(c, n)
-        args = [self.at(c, a).values for a in n.args]
-        params, indexes = args[: len(args) - n["indexes"]], args[len(args) - n["indexes"] :]
-        params = [cast(p, dtype) for p, dtype in zip(params, distribution.dtypes, strict=True)]
-        with np.errstate(all="ignore"):
-            if (distribution.empty(ARRAYS, *params) & c.active).any():
-                raise self.fail("E0804", "a draw's bounds are empty", n)
-            place = random.fold(ARRAYS, indexes)
-        key = random.draw_key(self.frame.seed, n["path"], self.frame.epoch)
-        return Cells(cast(distribution.ref(key, self.frame.id, place, *params), n.type.dtype))
-
-    # --- scalars --------------------------------------------------------------------------------
-
-    def _apply(self, c: Context, n: Node) -> Cells:
-        fn = n["fn"]
-        if fn in ("and", "or"):
-            return self._and_or(c, n)
-        args = [self.at(c, a).values for a in n.args]
-        if args[0].dtype == object:
-            same = np.asarray(np.equal(args[0], args[1]), np.bool_)
-            return Cells(same if fn == "eq" else ~same)
-        if all(a.dtype.kind in "iu" for a in args) and (overflows(fn, *args) & c.active).any():
-            raise self.fail("E0802", "integer past i64", n)
-        return Cells(cast(SCALARS[fn].ref(*args), n.type.dtype))
-
-    def _and_or(self, c: Context, n: Node) -> Cells:
-        first = self.at(c, n.args[0]).values
-        asked = first if n["fn"] == "and" else ~first
-        second = self.at(c.where(asked), n.args[1]).values
-        return Cells(first & second if n["fn"] == "and" else first | second)
-
-    def _cast(self, c: Context, n: Node) -> Cells:
-        x = self.at(c, n.args[0])
-        mode, dtype = n["mode"], n.type.dtype
-        if mode == "exact" and dtype == "i64" and (cast_overflows(x.values, dtype) & c.active).any():
-            raise self.fail("E0802", "integer past i64", n)
-        return Cells(x.values if x.values.dtype == object else cast(x.values, dtype, mode), x.missing)
-
-    def _select(self, c: Context, n: Node) -> Cells:
-        condition = self.at(c, n.args[0]).values
-        for shared in sorted(certain(n.args[1]) & certain(n.args[2]), key=lambda s: s.number):
-            if free(shared):
-                self.at(c, shared)
-        a, b = self.at(c.where(condition), n.args[1]), self.at(c.where(~condition), n.args[2])
-        return _chosen(condition, a, b)
-
-    def _index(self, c: Context, n: Node) -> Cells:
-        tensor = self.at(c, n.args[0])
-        indexes = [self.at(c, i).values for i in n.args[1:]]
-        dims = tensor.values.shape[c.axes :]
-        inside = fold_left(lambda m, p: m & (p[0] >= 0) & (p[0] < p[1]), zip(indexes, dims, strict=True), np.True_)
-        outside = ~np.asarray(inside)
-        if not n["guard"] and (outside & c.active).any():
-            raise AssertionError(f"{n!r} reads outside of {dims}")
-        shape = np.broadcast_shapes(tensor.values.shape[: c.axes], *(i.shape for i in indexes))
-        if 0 in dims:
-            return Cells(np.zeros((1,) * c.axes, tensor.values.dtype), np.ones(shape, np.bool_))
-        around = [np.zeros((1,) * c.axes, np.int64) if size == 1 else np.arange(size).reshape(_alone(c.axes, axis, size))
-                  for axis, size in enumerate(tensor.values.shape[: c.axes])]
-        at = (*around, *(np.clip(i, 0, d - 1) for i, d in zip(indexes, dims, strict=True)))
-        missing = None if tensor.missing is None else np.broadcast_to(tensor.missing, tensor.values.shape)[at]
-        if n["guard"]:
-            missing = outside if missing is None else outside | missing
-        return Cells(tensor.values[at] if at else tensor.values, missing)
-
-    def _fill(self, c: Context, n: Node) -> Cells:
-        x = self.at(c, n.args[0])
-        if x.missing is None:
-            return Cells(x.values)
-        default = self.at(c.where(x.missing), n.args[1])
-        return _chosen(x.missing, default, Cells(x.values))
-
-    def _missing(self, c: Context, n: Node) -> Cells:
-        x = self.at(c, n.args[0])
-        return Cells(np.zeros((1,) * c.axes, np.bool_) if x.missing is None else np.asarray(x.missing))
-
-    # --- tensors --------------------------------------------------------------------------------
-
-    def _build(self, c: Context, n: Node) -> Cells:
-        extents = self._extents(c, n)
-        if extents is None:
-            return self._each_place(c, n)
-        inner = c.inside(n["ids"], extents)
-        body = self.at(inner, n.args[0])
-        return Cells(*(None if a is None else _spread(a, c.axes, extents) for a in (body.values, body.missing)))
-
-    def _reduce(self, c: Context, n: Node) -> Cells:
-        extents = self._extents(c, n)
-        if extents is None:
-            return self._each_place(c, n)
-        body = _spread(self.at(c.inside(n["ids"], extents), n.args[0]).values, c.axes, extents)
-        flat = body.reshape((*body.shape[: c.axes], int(np.prod(extents))))
-        if flat.dtype.kind in "iu":
-            flat = flat.astype(np.int64)
-        result, bad = reduce.reference(n["kind"], flat)
-        if n["kind"] in ("sum", "prod") and (bad & c.active).any():
-            raise self.fail("E0802", "integer past i64", n)
-        return Cells(cast(result, n.type.dtype), np.asarray(bad) if n.type.missing else None)
-
-    def _extents(self, c: Context, n: Node) -> tuple[int, ...] | None:
-        """Sizes of the binders of a build or reduce; None where they differ from place to place."""
-        if c.axes and any(free(e) for e in n.args[1:]):
-            return None
-        return tuple(int(self.at(c, e).values.reshape(())) for e in n.args[1:])
-
-    # --- calls ----------------------------------------------------------------------------------
-
-    def _call(self, c: Context, n: Node) -> Cells:
-        return self._each_place(c, n) if c.axes and free(n) else self._called(c, n["op"], n)
-
-    def _called(self, c: Context, op: str, n: Node) -> Cells:
-        """The result of operator `op` on the args of `n`, at the one place of `c`."""
-        made = self.calls.setdefault((op, n.args, tuple(sorted(c.places.items()))), [])
-        if not made:
-            args = [_argument(self.at(c, a), a.type) for a in n.args]
-            try:
-                made.append(OPERATORS[op].ref(*args))
-            except BadRecord as bad:
-                raise self.fail(bad.code, bad.reason, n, bad.label) from bad
-        return _result(made[0], n.type) if n.op == "call" else _sizes(made[0], op)
-
-    def _extern(self, c: Context, n: Node) -> Cells:
-        if c.axes and free(n):
-            return self._each_place(c, n)
-        target = n["target"]
-        module, name = target.split(":")
-        args = [_argument(self.at(c, a), a.type) for a in n.args]
-        try:
-            result = getattr(importlib.import_module(module), name)(*args)
-        except BadRecord as bad:
-            raise self.fail(bad.code, bad.reason, n, bad.label) from bad
-        except Exception as error:
-            raise self.fail("E0811", f"`{target}` raised {type(error).__name__}: {str(error)[:200]}", n) from error
-        got = np.asarray(result)
-        wanted = [d if isinstance(d, int) else None for d in n.type.dims]
-        if got.dtype != NUMPY[n.type.dtype] or got.ndim != len(wanted) or any(
-                w is not None and w != g for w, g in zip(wanted, got.shape, strict=True)):
-            raise self.fail("E0811", f"`{target}` returned {got.dtype}{list(got.shape)}", n)
-        return Cells(got)
-
-    def _part(self, c: Context, n: Node) -> Cells:
-        parts = self.at(c, n.args[0]).parts
-        assert parts is not None
-        return parts[n["name"]]
-
-    def _each_place(self, c: Context, n: Node) -> Cells:
-        """The value of `n` at one place after another, for what isn't done on whole grids."""
-        grid = tuple(e if id in free(n) else 1 for id, e in zip(c.ids, c.extents, strict=True))
-        active = np.broadcast_to(c.active, np.broadcast_shapes(c.active.shape, grid))
-        asked = active.any(tuple(a for a, g in enumerate(grid) if g == 1), keepdims=True)
-        results = {place: self.at(c.at(place), n) for place in np.ndindex(*grid) if asked[place]}
-        return _stacked(results, grid, n)
-
-
-def constant(n: Node) -> Any:
-    """The value of a node that depends on no field: a Python value, a flat tuple (C order), or None where it is missing.
-
-    Raises DataError where evaluating it fails.
-    """
-    cells = Evaluator(Frame()).value(n)
-    if n.type.is_scalar:
-        return None if cells.missing is not None and cells.missing.any() else cells.values.item()
-    return tuple(cells.values.reshape(-1).tolist())
-
-
-def _array(values: Any, dtype: str) -> Any:
-    """An array of this dtype; a text or bytes alone stays one object."""
-    if NUMPY[dtype] != object:
-        return np.asarray(values, NUMPY[dtype])
-    out = np.empty(np.shape(values) if isinstance(values, list | np.ndarray) else (), object)
-    out[...] = values
-    return out
-
-
-def _argument(x: Cells, type: Type) -> Any:
-    """What an operator's `ref` gets: an array, a Python scalar, None for a missing scalar, masked arrays where elements miss."""
-    if x.parts is not None:
-        return tuple(_argument(p, t) for p, (_, t) in zip(x.parts.values(), type.parts, strict=True))
-    if type.is_scalar:
-        return None if x.missing is not None and x.missing.any() else np.asarray(x.values).reshape(()).item()
-    return x.values if x.missing is None else np.ma.MaskedArray(x.values, x.missing)
-
-
-def _result(made: Any, type: Type) -> Cells:
-    """An operator's result as cells: a tuple for a struct; None or a masked array where something is missing."""
-    if type.dtype == "struct":
-        return Cells(parts={name: _result(part, t) for part, (name, t) in zip(made, type.parts, strict=True)})
-    if made is None:
-        return Cells(_array(_EMPTY_OBJECT.get(type.dtype, 0), type.dtype), np.array(True))
-    if isinstance(made, np.ma.MaskedArray):
-        return Cells(_array(made.data, type.dtype), np.ma.getmaskarray(made))
-    values = _array(made, type.dtype)
-    return Cells(values, np.zeros(values.shape, np.bool_) if type.missing else None)
-
-
-def _sizes(made: Any, op: str) -> Cells:
-    """The result, of no matter what dtype, of a call that is asked for its extents."""
-    if not isinstance(made, tuple):
-        return Cells(np.asarray(made))
-    names = re.findall(r"(\w+):", OPERATORS[op].head.split("->")[1])
-    return Cells(parts={name: Cells(np.asarray(p)) for name, p in zip(names, made, strict=True)})
-
-
-def _widened(x: Cells, n: Node, axes: int) -> Cells:
-    """A value without binders at a place of `axes` binders."""
-    if x.parts is not None:
-        return Cells(parts={name: _widened(p, n, axes) for name, p in x.parts.items()})
-    ones = (1,) * axes
-    values = np.asarray(x.values).reshape(ones + np.shape(x.values))
-    return Cells(values, None if x.missing is None else np.asarray(x.missing).reshape(ones + np.shape(x.missing)))
-
-
-def _chosen(condition: Any, a: Cells, b: Cells) -> Cells:
-    missing = None
-    if a.missing is not None or b.missing is not None:
-        missing = np.where(condition, *(False if x.missing is None else x.missing for x in (a, b)))
-    return Cells(np.where(condition, a.values, b.values), missing)
-
-
-def _spread(array: Any, axes: int, extents: tuple[int, ...]) -> Any:
-    """`array` with the axes of the inner binders, `axes` and following, at their full extents."""
-    return np.broadcast_to(array, array.shape[:axes] + extents + array.shape[axes + len(extents) :])
-
-
-def _alone(axes: int, axis: int, size: int) -> tuple[int, ...]:
-    """A shape that is 1 long everywhere but at one axis."""
-    return tuple(size if a == axis else 1 for a in range(axes))
-
-
-def _stacked(results: dict[tuple[int, ...], Cells], grid: tuple[int, ...], n: Node) -> Cells:
-    """One value from those of single places; where nobody asks, anything."""
-    some = next(iter(results.values()))
-    if some.parts is not None:
-        parts = {name: {p: r.parts[name] for p, r in results.items() if r.parts} for name in some.parts}
-        return Cells(parts={name: _stacked(r, grid, n) for name, r in parts.items()})
-
-    def gather(of: Callable[[Cells], Any]) -> Any:
-        first = np.asarray(of(some))
-        out = np.empty(grid + first.shape, first.dtype)
-        out[...] = first
-        for place, cells in results.items():
-            out[place] = of(cells)
-        return out
-
-    return Cells(gather(lambda r: r.values), None if some.missing is None else gather(lambda r: r.missing))
+    def ended(self) -> bool:
+        if not self.head:
+            self.head = [r for r in [next(self.rest, None)] if r is not None]
+        return not self.head
+
+    def next(self) -> Record:
+        assert not self.ended
+        return self.head.pop()
+
+
+def _child(id: int, place: int) -> int:
+    return int(orders.child_ids(np.array([id], np.uint64), np.array([place], np.uint64))[0])
+
+
+def _place(x: Cells, at: int) -> Cells:
+    if np.asarray(x.values).dtype == object:
+        return cells_of(x.values[at], Type("text"))
+    return Cells(np.asarray(x.values[at]), None if x.missing is None else np.asarray(x.missing[at]))
+
+
+def stack(cells: Sequence[Cells], places: int, padded: bool) -> Cells:
+    """Values under each other, `places` in all; the missing rest, and what sizes that differ leave, is 0 and masked."""
+    arrays = [np.asarray(c.values) for c in cells]
+    masks = [np.zeros(a.shape, np.bool_) if c.missing is None else np.asarray(c.missing) for a, c in zip(arrays, cells, strict=True)]
+    shape = tuple(int(d) for d in np.max([a.shape for a in arrays], axis=0)) if arrays[0].ndim else ()
+    out = np.zeros((places, *shape), arrays[0].dtype)
+    mask = np.ones((places, *shape), np.bool_)
+    if out.dtype == object:
+        out[...] = ""
+    for k, (array, missing) in enumerate(zip(arrays, masks, strict=True)):
+        inside = (k, *map(slice, array.shape))
+        out[inside], mask[inside] = array if array.ndim else array[()], missing
+    masked = padded or places > len(cells) or any(c.missing is not None for c in cells)
+    if not masked and any(a.shape != arrays[0].shape for a in arrays):
+        raise AssertionError("records of different sizes can't be stacked")
+    return Cells(out, mask if masked else None)
+
+
+def _laid(cells: Sequence[Cells], size: int) -> Cells:
+    """Tensors end to end along their first dimension, the rest of `size` missing."""
+    joined = np.concatenate([c.values for c in cells])
+    mask = np.concatenate([np.zeros(c.values.shape, np.bool_) if c.missing is None else c.missing for c in cells])
+    out = np.zeros((size, *joined.shape[1:]), joined.dtype)
+    out[: len(joined)] = joined
+    missing = np.ones(out.shape, np.bool_)
+    missing[: len(joined)] = mask
+    return Cells(out, missing)

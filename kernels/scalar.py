@@ -343,7 +343,7 @@ def _reference(expand: Callable[..., Any]) -> Callable[..., Any]:
             arrays = [a.astype(np.float32) for a in arrays]
         with np.errstate(all="ignore"):
             result = np.asarray(expand(ARRAYS, *arrays))
-        return result.astype(dtype) if half and result.dtype == np.float32 else result
+            return result.astype(dtype) if half and result.dtype == np.float32 else result
 
     return ref
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipec.compiler.evaluate import Cells, Evaluator, Frame, constant
+from pipec.compiler.evaluate_values import Cells, Evaluator, Frame, constant
 from pipec.compiler.graph import const, fresh_id, node, number, var
 from pipec.dsl.types import BOOL, F32, I64, Type
 from pipec.runtime.errors import DataError
