@@ -52,6 +52,8 @@ class Context:
     spans: dict[Node, list[Span]] = field(default_factory=dict)
     # name of a param → where it is used and whether that is below `share()`; filled while expressions are elaborated
     param_uses: dict[tuple[str, str], list[tuple[Span, bool]]] = field(default_factory=dict)
+    # the type written for a field (a schema's column, an annotation): messages point at its `?` and dimensions
+    types: dict[Node, tree.TypeExpr] = field(default_factory=dict)
     reported: set[tuple[str, Span]] = field(default_factory=set)
 
     def report(self, problem: Problem) -> None:
@@ -133,17 +135,21 @@ class Scope:
 
     `names` holds fields, arguments and binders; `dims` the dimension names of annotations and signatures (an int or
     an i64 node). `path` is the draw path so far, `indexes` the binders' values that join it. `drawn` (path → place)
-    and `names` of a pipeline's frame are shared by its lines; `child()` copies `names`, `dims`, and keeps the rest.
+    and `sizes` are shared by all scopes of a pipeline; `child()` copies `names` and `dims` and keeps the rest.
     """
 
     file: FileScope
     names: dict[str, Value] = field(default_factory=dict)
     dims: dict[str, Node | int] = field(default_factory=dict)
+    rest: tuple[Node | int, ...] | None = None      # what `...` of a signature stands for
+    words: dict[str, Type] = field(default_factory=dict)    # what `num` and the like stand for in a signature
     facts: Facts | None = None
     path: str = ""
     below_share: bool = False
     indexes: tuple[Node, ...] = ()
     drawn: dict[str, Span] = field(default_factory=dict)
+    # two sizes that only a record's data can show equal (E0803), and where: the pipeline adds a `check` for each
+    sizes: list[tuple[Node, Node, Span]] = field(default_factory=list)
     function: Function | None = None        # whose body this is; None in a pipeline
     calls: tuple[tuple[str, Span], ...] = ()  # the calls we are inside of, outermost first
     count: Node | int | None = None         # the first dimension of every field after `batch`, `window`, `each`

@@ -1,0 +1,336 @@
+"""Calls: casts, reductions, the user's functions, std.pipe, operators, scalar functions and externs, found by name."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Span
+from ..dsl.types import BOOL, DTYPES, FLOATS, I64, INTS, NUMBERS, OBJECTS, Type
+from . import aggregates, arithmetic, functions, randomness, slips
+from .graph import Node, const, node, number
+from .promote import apply, as_dim, cast, dim_node, meet, select
+from .scope import FileScope, Scope, Value, unknown
+from .signatures import all_scalars, arguments, head_of, passed, result_type
+from .words import described, type_text
+
+if TYPE_CHECKING:
+    from .elaborate import Elaborator
+
+# Scalar functions that are written as operators only.
+SIGNS = frozenset("add sub mul div floordiv mod neg eq ne lt le gt ge and or not".split())
+NO_NAMES = FileScope("<operators>")
+
+
+def call(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
+    name = e.fn
+    own = scope.file.function(name)
+    if own is not None:
+        return randomness.needs_tilde(el, scope, e) if own.draws else functions.call(el, scope, own, e)
+    if name in DTYPES:
+        return _cast(el, scope, e)
+    if name == "missing":
+        return _missing(el, scope, e)
+    if name == "concat":
+        return _concat(el, scope, e)
+    if name in aggregates.KINDS and not (name in ("min", "max") and len(e.args) > 1):
+        return _reduction(el, scope, e)
+    if randomness.is_primitive(name):
+        return randomness.needs_tilde(el, scope, e)
+    return operator(el, scope, e) or scalar(el, scope, e) or slips.unknown_function(el, scope, e)
+
+
+def known_functions(scope: Scope) -> list[str]:
+    """Every name that a call may use here."""
+    from ..kernels.ops import OPERATORS
+    from ..kernels.scalar import SCALARS
+
+    library = scope.file.library.fns if scope.file.library else {}
+    names = [*scope.file.fns, *library, *OPERATORS, *(n for n in SCALARS if n not in SIGNS), *aggregates.KINDS, *DTYPES,
+             "missing", "concat", *randomness.primitives()]
+    return [n for n in dict.fromkeys(names) if not n.startswith("_")]
+
+
+# --- forms of the language itself ---------------------------------------------------------------
+
+
+def _only(el: Elaborator, scope: Scope, e: tree.Call, what: str) -> tree.Expr | None:
+    """The one positional argument."""
+    if len(e.args) == 1 and e.args[0].name is None:
+        return e.args[0].value
+    for a in e.args:
+        el.expr(scope, a.value)
+    code = "E0122" if not e.args else "E0123"
+    fixes = []
+    if len(e.args) > 1 and e.args[0].name is None:
+        cut = Span(e.span.file, e.args[0].span.end, e.args[-1].span.end)
+        fixes = [Fix("keep the first", (Edit(cut, ""),))]
+    el.problem(scope, code, f"`{e.fn}` takes {what}", e.span, f"{len(e.args)} given" if e.args else "nothing given", fixes=fixes)
+    return None
+
+
+def _cast(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
+    """`u8(x)` rounds half to even and saturates, `i64(x)` truncates, floats take the nearest."""
+    written = _only(el, scope, e, "one value")
+    if written is None:
+        return unknown(e.span)
+    value = el.expr(scope, written)
+    dtype = e.fn
+    if not value.known or not el.plain(scope, value, written.span, f"`{dtype}`"):
+        return unknown(e.span)
+    old = value.type.dtype
+    if dtype in OBJECTS or old in OBJECTS:
+        if old == dtype or {old, dtype} <= {"text", "path"}:
+            return Value(value.node, replace(value.type, dtype=dtype), e.span)
+        notes = ["`hash(…)` makes a number of a text"] if old in OBJECTS else []
+        return el.fail(scope, "E0202", f"{old} can't be turned into {dtype}", e.span, described(scope, value.type), notes=notes)
+
+    mode = "truncate" if dtype == "i64" else "round"
+    if old == "bool" or (old in INTS and dtype in INTS and _inside(old, dtype)):
+        mode = "exact"
+
+    def one(each: list[Value]) -> Value:
+        x = each[0].node
+        assert x is not None
+        if dtype == "bool":
+            zero = cast(number(0), x.type.dtype)
+            return Value(x if x.type.dtype == "bool" else apply("ne", x, zero, dtype="bool"), BOOL, e.span)
+        return Value(cast(x, dtype, mode), Type(dtype), e.span)
+
+    if value.node is not None and value.node.op == "const" and value.type.dims and dtype != "bool":
+        made = cast(value.node, dtype, mode)
+        return Value(made, Type(dtype, value.type.dims), e.span)
+    return el.lift(scope, e.span, [value], one, f"`{dtype}`")
+
+
+def _inside(narrow: str, wide: str) -> bool:
+    from ..dsl.types import INT_RANGE
+
+    (low, high), (least, most) = INT_RANGE[wide], INT_RANGE[narrow]
+    return low <= least and most <= high
+
+
+def _missing(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
+    """`missing(x)`: a mask for a tensor."""
+    written = _only(el, scope, e, "one value")
+    if written is None:
+        return unknown(e.span)
+    value = _maybe_outside(el, scope, written)
+    if not value.known or not el.whole(scope, value, written.span):
+        return unknown(e.span)
+    if not value.type.missing:
+        return el.fail(scope, "E0402", f"`{el.text(written.span)}` always has a value", e.span, described(scope, value.type),
+                       fixes=[Fix("say so", (Edit(e.span, "false"),))] if not value.type.dims else [])
+
+    def one(each: list[Value]) -> Value:
+        assert each[0].node is not None
+        return Value(node("missing", each[0].node, type=BOOL), BOOL, e.span)
+
+    return el.lift(scope, e.span, [value], one, "`missing`")
+
+
+def _maybe_outside(el: Elaborator, scope: Scope, written: tree.Expr) -> Value:
+    from . import indexing
+
+    if isinstance(written, tree.At):
+        done = indexing.read(el, scope, written, guarded=True)
+        return done[0] if done else unknown(written.span)
+    return el.expr(scope, written)
+
+
+def _reduction(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
+    correction = 1
+    named = [a for a in e.args if a.name is not None]
+    if e.fn in ("std", "var") and len(named) == 1 and named[0].name == "correction":
+        given = el.constant(scope, named[0].value)
+        if given not in (0, 1):
+            return el.fail(scope, "E0206", "`correction` is 0 or 1", named[0].value.span)
+        correction = int(given)
+        e = replace(e, args=tuple(a for a in e.args if a.name is None))
+    axis = next((a for a in named if a.name in ("dim", "axis", "keepdim", "keepdims")), None)
+    if axis is not None:
+        return slips.axis(el, scope, e, axis)
+    written = _only(el, scope, e, "one tensor")
+    return unknown(e.span) if written is None else aggregates.over_tensor(el, scope, e, el.expr(scope, written), correction)
+
+
+def _concat(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
+    """`concat(a, b, …)`: along the first dimension."""
+    values = [el.expr(scope, a.value) for a in e.args]
+    if not all(v.known for v in values):
+        return unknown(e.span)
+    if len(values) < 2 or any(a.name is not None for a in e.args):
+        return el.fail(scope, "E0122", "`concat` takes two tensors or more", e.span)
+    for v, a in zip(values, e.args, strict=True):
+        if not el.plain(scope, v, a.value.span, "`concat`"):
+            return unknown(e.span)
+        if not v.type.dims:
+            fix = Fix("make a list of it", (Edit(a.value.span, f"[{el.text(a.value.span)}]"),))
+            return el.fail(scope, "E0204", "`concat` joins tensors", a.value.span, described(scope, v.type), fixes=[fix])
+    common = arithmetic.chosen_type(el, scope, values)
+    rest = values[0].type.dims[1:]
+    alike = all(
+        len(v.type.dims) == len(rest) + 1
+        and all(el.same_size(scope, a, b, e.span) for a, b in zip(rest, v.type.dims[1:], strict=True))
+        for v in values
+    )
+    if common is None or not alike:
+        arithmetic.shapes_differ(el, scope, e.span, values, "`concat`")
+        return unknown(e.span)
+    return _joined(el, values, common, rest, e.span)
+
+
+def _joined(el: Elaborator, values: Sequence[Value], common: Type, rest: Sequence[int | Node], span: Span) -> Value:
+    starts = [number(0)]
+    for v in values:
+        starts.append(apply("add", starts[-1], dim_node(v.type.dims[0]), dtype="i64"))
+
+    def one(at: list[Node]) -> Value:
+        chosen: Node | None = None
+        for v, start, stop in reversed(list(zip(values, starts, starts[1:], strict=False))):
+            place = at[0] if start is number(0) else apply("sub", at[0], start, dtype="i64")
+            item = el.scalar(el.element(v, [place, *at[1:]]), common.dtype)
+            chosen = item if chosen is None else select(apply("lt", at[0], stop, dtype="bool"), item, chosen)
+        return Value(chosen, common, span)
+
+    return el.each([as_dim(starts[-1]), *rest], span, one)
+
+
+# --- scalar functions ---------------------------------------------------------------------------
+
+
+def scalar(el: Elaborator, scope: Scope, e: tree.Call) -> Value | None:
+    """A row of kernels.scalar; None where there is none of this name."""
+    from ..kernels.scalar import SCALARS
+
+    row = SCALARS.get(e.fn)
+    if row is None or e.fn in SIGNS:
+        return None
+    if e.fn in ("min", "max") and len(e.args) > 2 and all(a.name is None for a in e.args):
+        two = replace(e, args=(tree.Argument(None, replace(e, args=e.args[:-1]), e.span), e.args[-1]))
+        return scalar(el, scope, two)
+    given = arguments(el, scope, head_of(row.head), e)
+    if given is None:
+        return unknown(e.span)
+    head = head_of(row.head)
+    values = []
+    for g in given:
+        written = g.value if g.value is not None else g.formal.default
+        assert written is not None
+        values.append(el.expr(scope, written).at(g.span))
+    if not all(v.known for v in values):
+        return unknown(e.span)
+    for g, v in zip(given, values, strict=True):
+        if not el.plain(scope, v, g.span, f"`{e.fn}`"):
+            return unknown(e.span)
+    return _scalar_of(el, scope, e, head, row.operands, [g.span for g in given], values)
+
+
+def _scalar_of(
+    el: Elaborator, scope: Scope, e: tree.Call, head: tree.Head, operands: str, spans: Sequence[Span], values: list[Value]
+) -> Value:
+    if operands == "bool":
+        common: Type | None = BOOL if all(v.type.dtype == "bool" for v in values) else None
+    else:
+        common = meet([v.type.element for v in values])
+        if common is not None and operands == "float" and common.dtype in INTS:
+            common = Type("f32", weak=common.weak)
+        if common is not None and operands == "int" and common.dtype in FLOATS:
+            common = None
+    if common is None:
+        return _unfit(el, scope, e, operands, spans, values)
+    assert head.result is not None
+    result = BOOL if head.result.dtype == "bool" else common
+
+    def one(each: list[Value]) -> Value:
+        made = apply(e.fn, *(el.scalar(v, common.dtype) for v in each), dtype=result.dtype)
+        if not el.silent:
+            el.context.made(made, e.span)
+        return Value(made, result, e.span)
+
+    return el.lift(scope, e.span, values, one, f"`{e.fn}`")
+
+
+def _unfit(
+    el: Elaborator, scope: Scope, e: tree.Call, operands: str, spans: Sequence[Span], values: Sequence[Value]
+) -> Value:
+    for span, v in zip(spans, values, strict=True):
+        text = el.text(span)
+        if v.type.dtype == "bool" and operands != "bool":
+            fix = Fix("count true as 1 and false as 0", (Edit(span, f"i32({text})"),))
+            return el.fail(scope, "E0202", f"`{e.fn}` needs numbers", span, described(scope, v.type), fixes=[fix])
+        if operands == "int" and v.type.dtype in FLOATS:
+            fix = Fix("cut the fraction off", (Edit(span, f"i64({text})"),))
+            return el.fail(scope, "E0202", f"`{e.fn}` needs whole numbers", span, described(scope, v.type), fixes=[fix])
+        if v.type.dtype not in NUMBERS:
+            return el.fail(scope, "E0202", f"`{e.fn}` needs numbers", span, described(scope, v.type))
+    return unknown(e.span)
+
+
+# --- operators and externs ----------------------------------------------------------------------
+
+
+def operator(el: Elaborator, scope: Scope, e: tree.Call) -> Value | None:
+    """A row of kernels.ops; None where there is none of this name."""
+    from ..kernels.ops import OPERATORS
+
+    row = OPERATORS.get(e.fn)
+    if row is None:
+        return None
+    return opaque(el, scope, head_of(row.head), e, "call", {"op": e.fn}, e.fn, NO_NAMES)
+
+
+def opaque(
+    el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, op: str, attrs: dict[str, str], name: str, file: FileScope
+) -> Value:
+    """A call that stays a node: an operator's or an extern's."""
+    given = arguments(el, scope, head, e)
+    if given is None:
+        return unknown(e.span)
+    values = None
+    if all_scalars(head):
+        values = {g.formal.name: el.expr(scope, g.value).at(g.span) for g in given if g.value is not None}
+        if not all(v.known for v in values.values()):
+            return unknown(e.span)
+        if any(v.type.dims for v in values.values()):
+            return _each_call(el, scope, head, e, op, attrs, name, file, given, values)
+    return _opaque(el, scope, head, e, op, attrs, name, file, given, values)
+
+
+def _each_call(el, scope, head, e, op, attrs, name, file, given, values):  # type: ignore[no-untyped-def]
+    """A scalar operator at every place of its tensors."""
+    names = list(values)
+
+    def one(each: list[Value]) -> Value:
+        return _opaque(el, scope, head, e, op, attrs, name, file, given, dict(zip(names, each, strict=True)))
+
+    return el.lift(scope, e.span, list(values.values()), one, f"`{name}`")
+
+
+def _opaque(el, scope, head, e, op, attrs, name, file, given, values):  # type: ignore[no-untyped-def]
+    callee = Scope(file, facts=scope.facts, sizes=scope.sizes)
+    found = passed(el, scope, callee, head, given, values)
+    if found is None:
+        return unknown(e.span)
+    args = tuple(v.node for v in found.values() if v.node is not None)
+    if head.result is not None:
+        type = result_type(el, callee, head.result, lambda axis: _extent(name, args, "", axis))
+        if type is None:
+            return unknown(e.span)
+        return Value(node(op, *args, type=type.strong(), **attrs), type, e.span)
+    parts = []
+    for formal in head.results:
+        type = result_type(el, callee, formal.type, lambda axis, part=formal.name: _extent(name, args, part, axis))
+        if type is None:
+            return unknown(e.span)
+        parts.append((formal.name, type.strong()))
+    struct = Type("struct", parts=tuple(parts))
+    return Value(node(op, *args, type=struct, **attrs), struct, e.span)
+
+
+def _extent(op: str, args: Sequence[Node], part: str, axis: int) -> Node:
+    return node("extent", *args, type=I64, op=op, part=part, axis=axis)
+
+
+__all__ = ["const", "type_text"]

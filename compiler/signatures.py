@@ -1,0 +1,306 @@
+"""Arguments against a head: positional, named and default ones; words like `num`; dimensions bound in the callee."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Label, Span
+from ..dsl.types import DTYPE_VARIABLES, I64, Type
+from . import annotations
+from .promote import one_dtype
+from .scope import Scope, Value
+from .words import counted, described, listed, similar, type_text
+
+if TYPE_CHECKING:
+    from .elaborate import Elaborator
+
+
+@cache
+def head_of(text: str) -> tree.Head:
+    """An operator's head, parsed once."""
+    from ..dsl.parse import parse_head
+
+    return parse_head(text)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One argument as it was written; `value` is None where the default stands."""
+
+    formal: tree.Formal
+    value: tree.Expr | None
+    span: Span
+
+
+def arguments(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call) -> list[Given] | None:
+    """Which argument goes where; None after a problem."""
+    places = {f.name: f for f in head.formals}
+    found: dict[str, tree.Argument] = {}
+    ok = True
+    positional = [a for a in e.args if a.name is None]
+    for i, a in enumerate(positional):
+        if i >= len(head.formals):
+            _too_many(el, scope, head, e, positional)
+            ok = False
+            break
+        found[head.formals[i].name] = a
+    for a in e.args:
+        if a.name is None:
+            continue
+        if a.name not in places:
+            _unknown(el, scope, head, a, found)
+            ok = False
+        elif a.name in found:
+            _twice(el, scope, e, a)
+            ok = False
+        else:
+            found[a.name] = a
+    lacking = [f for f in head.formals if f.name not in found and f.default is None]
+    if lacking and ok:
+        _lacking(el, scope, head, e, lacking)
+        ok = False
+    if not ok:
+        for a in e.args:        # other mistakes inside are told as well
+            el.expr(scope, a.value)
+        return None
+    return [
+        Given(f, found[f.name].value, found[f.name].value.span) if f.name in found else Given(f, None, e.span)
+        for f in head.formals
+    ]
+
+
+def _too_many(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, positional: Sequence[tree.Argument]) -> None:
+    most = len(head.formals)
+    first, last = positional[most], positional[-1]
+    start = positional[most - 1].span.end if most else first.span.start
+    named_between = any(a.name is not None and first.span.start < a.span.start < last.span.start for a in e.args)
+    fixes = [] if named_between else [Fix("leave it out", (Edit(Span(e.span.file, start, last.span.end), ""),))]
+    takes = counted(most, "argument") if most else "no arguments"
+    el.problem(scope, "E0123", f"`{head.name}` takes {takes}", first.span, f"number {most + 1}",
+               notes=[signature(head)], fixes=fixes)
+
+
+def _unknown(el: Elaborator, scope: Scope, head: tree.Head, a: tree.Argument, found: dict[str, tree.Argument]) -> None:
+    assert a.name is not None
+    free = [f.name for f in head.formals if f.name not in found]
+    near = similar(a.name, free)
+    place = Span(a.span.file, a.span.start, a.span.start + len(a.name))
+    fixes = [Fix("an argument with a similar name exists", (Edit(place, near),))] if near else []
+    el.problem(scope, "E0121", f"`{head.name}` has no argument `{a.name}`", place, "not one of its arguments",
+               notes=[signature(head)], fixes=fixes)
+
+
+def _twice(el: Elaborator, scope: Scope, e: tree.Call, a: tree.Argument) -> None:
+    before = max((x.span.end for x in e.args if x.span.end <= a.span.start), default=a.span.start)
+    fixes = [Fix("keep the first", (Edit(Span(a.span.file, before, a.span.end), ""),))]
+    el.problem(scope, "E0123", f"`{a.name}` is given twice", a.span, "a second time", fixes=fixes)
+
+
+def _lacking(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, lacking: Sequence[tree.Formal]) -> None:
+    names = " and ".join(f"`{f.name}`" for f in lacking)
+    el.problem(scope, "E0122", f"`{head.name}` needs {names}", e.fn_span.to(e.span), "not given", notes=[signature(head)])
+
+
+def signature(head: tree.Head) -> str:
+    """For notes: `resize(img, box, height, width, filter=…)`."""
+    parts = [f.name if f.default is None else f"{f.name}=…" for f in head.formals]
+    return f"it is {head.name}({', '.join(parts)})"
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def passed(
+    el: Elaborator, scope: Scope, callee: Scope, head: tree.Head, given: Sequence[Given], evaluated: dict[str, Value] | None = None
+) -> dict[str, Value] | None:
+    """The values of the arguments, with the dtypes the head asks for, and bound as names of `callee`.
+
+    `evaluated` are values known already. Words are left in `callee.words`, dimensions in `callee.dims`.
+    """
+    values: dict[str, Value] = {}
+    failed = False
+    for g in given:
+        value = _value(el, scope, callee, g, evaluated or {})
+        values[g.formal.name] = value
+        callee.names[g.formal.name] = value
+        failed = failed or not value.known
+    if failed:
+        return None
+    for g in given:
+        if not _present(el, scope, head, g, values[g.formal.name]):
+            return None
+    if not _words(el, scope, callee, head, given, values):
+        return None
+    for g in given:
+        dtype = dtype_of(callee, g.formal.type)
+        fitted = annotations.as_written(el, scope, values[g.formal.name], dtype, g.span, _at(g.formal))
+        if fitted is None:
+            return None
+        values[g.formal.name] = fitted
+        callee.names[g.formal.name] = fitted
+    return values if _dims(el, scope, callee, given, values) else None
+
+
+def _value(el: Elaborator, scope: Scope, callee: Scope, g: Given, evaluated: dict[str, Value]) -> Value:
+    if g.formal.name in evaluated:
+        return evaluated[g.formal.name]
+    if g.value is not None:
+        return el.expr(scope, g.value).at(g.span)
+    assert g.formal.default is not None
+    return el.expr(callee, g.formal.default).at(g.span)
+
+
+def _at(formal: tree.Formal) -> Span | None:
+    """Where a formal's type stands, if that is in a program."""
+    return formal.type.span if formal.type.span.file not in ("<head>", "") else None
+
+
+def _present(el: Elaborator, scope: Scope, head: tree.Head, g: Given, value: Value) -> bool:
+    if value.type.missing and not g.formal.type.missing:
+        return el.plain(scope, value, g.span, f"`{head.name}`")
+    return el.whole(scope, value, g.span)
+
+
+def _words(
+    el: Elaborator, scope: Scope, callee: Scope, head: tree.Head, given: Sequence[Given], values: dict[str, Value]
+) -> bool:
+    for word in dict.fromkeys(g.formal.type.dtype for g in given if g.formal.type.dtype in DTYPE_VARIABLES):
+        mine = [g for g in given if g.formal.type.dtype == word]
+        types = [values[g.formal.name].type.element for g in mine]
+        found = one_dtype(types, word)
+        if found is None:
+            _unfit(el, scope, head, word, mine, values)
+            return False
+        callee.words[word] = found
+    return True
+
+
+def _unfit(
+    el: Elaborator, scope: Scope, head: tree.Head, word: str, mine: Sequence[Given], values: dict[str, Value]
+) -> None:
+    needs = {"any": "values of one kind", "num": "numbers", "int": "whole numbers", "float": "numbers"}[word]
+    bad = next((g for g in mine if one_dtype([values[g.formal.name].type.element], word) is None), mine[0])
+    value = values[bad.formal.name]
+    fixes = []
+    if value.type.dtype == "bool" and word != "any":
+        fixes = [Fix("count true as 1 and false as 0", (Edit(bad.span, f"i32({el.text(bad.span)})"),))]
+    elif word == "int" and value.type.dtype in DTYPE_VARIABLES["float"]:
+        fixes = [Fix("cut the fraction off", (Edit(bad.span, f"i64({el.text(bad.span)})"),))]
+    reasons = [Label(g.span, described(scope, values[g.formal.name].type)) for g in mine if g is not bad]
+    el.problem(scope, "E0202", f"`{head.name}` needs {needs}", bad.span, described(scope, value.type), reasons=reasons, fixes=fixes)
+
+
+def dtype_of(callee: Scope, written: tree.TypeExpr) -> str:
+    found = callee.words.get(written.dtype)
+    return found.dtype if found is not None else written.dtype
+
+
+def _dims(
+    el: Elaborator, scope: Scope, callee: Scope, given: Sequence[Given], values: dict[str, Value]
+) -> bool:
+    """Names met alone are bound first, so that expressions like `2 * n` may stand before them."""
+    for g in given:
+        value, written = values[g.formal.name], g.formal.type
+        wanted, dims = written.dims, value.type.dims
+        if len(dims) < len(wanted) or (len(dims) > len(wanted) and not written.rest):
+            wrong_rank(el, scope, callee, g, value)
+            return False
+        for e, dim in zip(wanted, dims, strict=False):
+            if isinstance(e, tree.Name) and e.id != "_" and e.id not in callee.dims and callee.look_up(e.id) is None:
+                annotations.bind_name(el, callee, e.id, el.settled(dim), e.span)
+    for g in given:
+        if not _compare(el, scope, callee, g, values[g.formal.name]):
+            return False
+    scope.facts = callee.facts
+    return True
+
+
+def _compare(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value) -> bool:
+    written = g.formal.type
+    for e, dim in zip(written.dims, value.type.dims, strict=False):
+        if isinstance(e, tree.Name) and e.id == "_":
+            continue
+        known = annotations.size_of(el, callee, e)
+        if known is None:
+            return False
+        if not el.same_size(callee, known, dim, g.span):
+            wrong_size(el, scope, callee, g, e, known, value)
+            return False
+    if written.rest:
+        rest = tuple(value.type.dims[len(written.dims) :])
+        if callee.rest is None:
+            callee.rest = rest
+        elif len(rest) != len(callee.rest) or not all(
+            el.same_size(callee, a, b, g.span) for a, b in zip(callee.rest, rest, strict=True)
+        ):
+            wrong_rank(el, scope, callee, g, value)
+            return False
+    return True
+
+
+def wrong_rank(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value) -> None:
+    asked = annotations.head_type(g.formal.type)
+    at = _at(g.formal)
+    what = f"`{g.formal.name}`"
+    notes = []
+    if not g.formal.type.dims and value.type.dims:
+        notes = [f"for each of them, write `[… {el.text(g.span)}[i] … for i]`"]
+    el.problem(scope, "E0204", f"{what} is {_a(asked)}, and this is {_a(type_text(scope, value.type))}", g.span,
+               type_text(scope, value.type), reasons=[Label(at, "asked for")] if at else [], notes=notes)
+
+
+def _a(text: str) -> str:
+    return f"`{text}`" if "[" in text else f"one {text}"
+
+
+def wrong_size(
+    el: Elaborator, scope: Scope, callee: Scope, g: Given, e: tree.Expr, known: object, value: Value
+) -> None:
+    asked, at = annotations.head_type(g.formal.type), _at(g.formal)
+    name = e.id if isinstance(e, tree.Name) else el.text(e.span) or str(known)
+    size = annotations.dim_text(scope, known)  # type: ignore[arg-type]
+    note = f"`{name}` is {size} here" if size not in ("_", name) else ""
+    el.problem(scope, "E0204", f"`{g.formal.name}` is `{asked}`, and this is `{type_text(scope, value.type)}`", g.span,
+               type_text(scope, value.type), reasons=[Label(at, "asked for")] if at else [], notes=[note] if note else [])
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def result_type(
+    el: Elaborator, callee: Scope, written: tree.TypeExpr, unnamed: object
+) -> Type | None:
+    """The type of a result; `unnamed(axis)` gives the sizes that the head's arguments don't."""
+    word = callee.words.get(written.dtype)
+    dims = []
+    for axis, e in enumerate(written.dims):
+        alone = isinstance(e, tree.Name) and (e.id == "_" or (e.id not in callee.dims and callee.look_up(e.id) is None))
+        if alone:
+            assert isinstance(e, tree.Name) and callable(unnamed)
+            dim = unnamed(axis)
+            if e.id != "_":
+                callee.dims[e.id] = dim
+        else:
+            dim = annotations.size_of(el, callee, e)
+            if dim is None:
+                return None
+            if isinstance(dim, int):
+                dim = max(dim, 0)
+        dims.append(dim)
+    if written.rest:
+        dims += list(callee.rest or ())
+    weak = bool(word is not None and word.weak)
+    return Type(word.dtype if word else written.dtype, tuple(dims), written.missing, weak)
+
+
+def all_scalars(head: tree.Head) -> bool:
+    """Parameters and the one result are scalars: it applies to tensors element by element."""
+    return head.result is not None and not head.result.dims and not head.result.rest and all(
+        not f.type.dims and not f.type.rest for f in head.formals
+    )
+
+
+__all__ = ["I64", "listed", "replace"]
