@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 
@@ -37,7 +38,8 @@ class Operator:
     (a tuple for a head with several results). `lower(k, out, *args)` writes the same bits with the
     builder `k` of loop IR. `cpu(alloc, *args)` replaces `lower` where a library does the work;
     `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
-    and greatest value of the result where that is known. `examples` are ((args…), result) pairs.
+    and greatest value of the result where that is known. `examples` are ((args…), result) pairs. `least_sizes`
+    tells sizes of the result that are never 0: {(part, axis): 1}, with part "" where there is one result.
     """
 
     name: str
@@ -49,9 +51,24 @@ class Operator:
     cost: Callable[..., float] | None = None
     ranges: Callable[..., Any] | None = None
     examples: tuple[Any, ...] = field(default=(), compare=False)
+    least_sizes: Any = field(default_factory=dict, compare=False)
 
 
-OPERATORS: dict[str, Operator] = {}
+class Registry(dict[str, Operator]):
+    """Operators by name. One that isn't here yet is looked for in the modules that define operators, so that a process
+    that only runs a plan imports them when it first needs one."""
+
+    modules = ("audio", "decode", "resize", "table")
+
+    def __missing__(self, name: str) -> Operator:
+        for module in self.modules:
+            import_module(f"{__package__}.{module}")
+        if name in self:
+            return self[name]
+        raise KeyError(name)
+
+
+OPERATORS: dict[str, Operator] = Registry()
 
 
 def op(head: str) -> Callable[[type], Operator]:
@@ -66,7 +83,8 @@ def op(head: str) -> Callable[[type], Operator]:
             raise ValueError(f"operator {name} needs either lower or cpu")
         optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges")}
         OPERATORS[name] = Operator(
-            name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())), **optional
+            name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())),
+            least_sizes=dict(members.get("least_sizes", {})), **optional
         )
         return OPERATORS[name]
 

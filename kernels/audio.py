@@ -1,0 +1,243 @@
+"""Operators for sound: decoding, resampling, spectrograms and mel filter banks, with torchaudio's conventions.
+
+WAV is read here; other formats need the package soundfile, imported when the first such record is met.
+"""
+from __future__ import annotations
+
+import functools
+import io
+import math
+import struct
+from typing import Any
+
+import numpy as np
+
+from .imagefile import article, bad, sniff
+from .ops import op
+
+# torchaudio's defaults: zero crossings of the sinc on either side, and the share of the band that is kept.
+CROSSINGS = 6
+ROLLOFF = 0.99
+LARGEST_TABLE = 50_000_000
+CHUNK = 1 << 16
+
+
+# --- decoding -----------------------------------------------------------------------------------------------------
+
+
+def _wav(data: bytes, cut: str) -> tuple[Any, int]:
+    """Samples f32[n, channels] and rate. The header's length is believed only as far as there are bytes."""
+    form, at = None, 12
+    while at + 8 <= len(data):
+        name, size = struct.unpack_from("<4sI", data, at)
+        if name == b"fmt " and at + 24 <= len(data):
+            form = struct.unpack_from("<HHIIHH", data, at + 8)
+            if form[0] == 0xFFFE and size >= 26 and at + 34 <= len(data):
+                form = (struct.unpack_from("<H", data, at + 32)[0], *form[1:])
+        if name == b"data":
+            break
+        at += 8 + size + (size & 1)
+    else:
+        raise bad("this WAV ends early", f"no samples in its {len(data):,} bytes")
+    if form is None:
+        raise bad("this WAV's header can't be read", "its format is missing")
+    kind, channels, rate, _, _, bits = form
+    body = data[at + 8 : at + 8 + size]
+    if len(body) < size and cut == "refuse" and size < 0xFFFFFF00:
+        raise bad("this WAV ends early", f"{len(body):,} of {size:,} bytes of samples")
+    if kind not in (1, 3) or bits not in ((32, 64) if kind == 3 else (8, 16, 24, 32)) or not channels or not rate:
+        raise bad("this WAV's samples can't be read", f"format {kind}, {bits} bits, {channels} channels, rate {rate}")
+    width = bits // 8
+    count = len(body) // (width * channels)
+    return _samples(body[: count * width * channels], kind, width).reshape(count, channels), rate
+
+
+def _samples(body: bytes, kind: int, width: int) -> Any:
+    if kind == 3:
+        return np.frombuffer(body, "<f4" if width == 4 else "<f8").astype(np.float32)
+    if width == 1:
+        return (np.frombuffer(body, np.uint8).astype(np.float32) - 128) / np.float32(128)
+    if width == 3:
+        parts = np.frombuffer(body, np.uint8).reshape(-1, 3)
+        whole = np.zeros((len(parts), 4), np.uint8)
+        whole[:, 1:] = parts
+        return (whole.reshape(-1).view("<i4") >> 8).astype(np.float32) / np.float32(2**23)
+    return np.frombuffer(body, f"<i{width}").astype(np.float32) / np.float32(2 ** (8 * width - 1))
+
+
+def _decoded(data: Any, cut: str) -> tuple[Any, int]:
+    data = data if isinstance(data, bytes) else bytes(data)
+    if not data:
+        raise bad("there is no data", "0 bytes")
+    kind = sniff(data)
+    if kind == "WAV sound":
+        return _wav(data, cut)
+    if not (kind in ("FLAC sound", "Ogg sound", "MP3 sound") or data[0] == 0xFF):
+        begins = f"begins with {data[:8].hex(' ')}"
+        raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        raise bad(f"reading {kind or 'MP3 sound'} needs the package soundfile (pip install soundfile)") from None
+    try:
+        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    except (RuntimeError, ValueError, MemoryError, TypeError) as e:
+        raise bad(f"this {kind or 'MP3 sound'} can't be decoded", str(e)[:120]) from None
+    return samples, int(rate)
+
+
+@op('decode_audio(data: bytes, cut: text = "refuse") -> (samples: f32[n, c], rate: i64)')
+class decode_audio:
+    """Decode a WAV, FLAC, Ogg or MP3, known by its content, to samples from -1 to 1 and their rate per second.
+
+    A file that ends early is bad; `cut="fill"` takes the samples that a cut WAV holds. FLAC, Ogg and MP3 need soundfile.
+    """
+
+    def ref(data: bytes, cut: str) -> Any:  # type: ignore[misc]
+        samples, rate = _decoded(data, cut)
+        return samples, np.int64(rate)
+
+    def cpu(alloc: Any, data: bytes, cut: str) -> Any:  # type: ignore[misc]
+        samples, rate = _decoded(data, cut)
+        return _placed(alloc, samples), np.int64(rate)
+
+
+def _placed(alloc: Any, values: Any) -> Any:
+    out = alloc(values.shape, np.float32)
+    np.copyto(out, values)
+    return out
+
+
+# --- resampling -------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=32)
+def _table(old: int, new: int) -> tuple[Any, Any, int]:
+    """For each of `new` phases: weights [new, taps], and the offset of its first tap."""
+    base = min(old, new) * ROLLOFF
+    reach = math.ceil(CROSSINGS * old / base)
+    taps = 2 * reach + 1
+    if new * taps > LARGEST_TABLE:
+        raise bad("these rates have no common step short enough to resample by", f"{old:,} to {new:,}")
+    phase = np.arange(new)
+    whole = phase * old // new
+    distance = (np.arange(-reach, reach + 1) + whole[:, None]) / old - (phase / new)[:, None]
+    t = np.clip(distance * base, -CROSSINGS, CROSSINGS)
+    window = np.cos(t * (np.pi / CROSSINGS / 2)) ** 2
+    weights = np.sinc(t) * window * (base / old)
+    return weights.astype(np.float32), whole - reach, taps
+
+
+def _resampled(wave: Any, rate: int, to: int) -> Any:
+    if rate <= 0 or to <= 0:
+        raise bad("a rate must be above 0", f"{rate} to {to}")
+    if rate == to or len(wave) == 0:
+        return wave
+    step = math.gcd(rate, to)
+    old, new = rate // step, to // step
+    weights, offsets, taps = _table(old, new)
+    count = -(-len(wave) * new // old)
+    before = -int(offsets.min())
+    padded = np.pad(wave, (before, taps + old))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps)
+    out = np.empty(count, np.float32)
+    for begin in range(0, count, CHUNK):
+        i = np.arange(begin, min(begin + CHUNK, count))
+        at = i // new * old + offsets[i % new] + before
+        out[begin : begin + len(i)] = np.einsum("nt,nt->n", windows[at], weights[i % new])
+    return out
+
+
+@op("resample(wave: f32[n], rate: i64, to: i64) -> f32[m]")
+class resample:
+    """A wave of `rate` samples a second as one of `to`, ceil(n × to / rate) samples long.
+
+    A Hann-windowed sinc with 6 zero crossings, cut off at 0.99 of the lower band, as torchaudio's default. An equal
+    rate changes nothing. Computed by a library's sums: within 1e-6 of full scale.
+    """
+
+    def ref(wave: Any, rate: int, to: int) -> Any:  # type: ignore[misc]
+        return _resampled(wave, int(rate), int(to))
+
+    def cpu(alloc: Any, wave: Any, rate: int, to: int) -> Any:  # type: ignore[misc]
+        return _placed(alloc, _resampled(wave, int(rate), int(to)))
+
+
+# --- spectrograms -----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=32)
+def _hann(win: int) -> Any:
+    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win) / win)).astype(np.float32)
+
+
+def _power(wave: Any, win: int, hop: int, center: bool) -> Any:
+    if win <= 0 or hop <= 0:
+        raise bad("a window and its step must be above 0", f"window {win}, step {hop}")
+    if center and len(wave):
+        wave = np.pad(wave, win // 2, mode="reflect" if len(wave) > 1 else "edge")
+    if len(wave) < win:
+        return np.zeros((0, win // 2 + 1), np.float32)
+    frames = np.lib.stride_tricks.sliding_window_view(wave, win)[::hop]
+    spectrum = np.fft.rfft(frames * _hann(win), axis=1)
+    return (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+
+
+@op("spectrogram(wave: f32[n], win: i64, hop: i64, center: bool = true) -> f32[t, win // 2 + 1]")
+class spectrogram:
+    """The power of each frequency in each frame of `win` samples, a frame every `hop` samples (periodic Hann window).
+
+    With `center` the wave is mirrored at both ends and there are n // hop + 1 frames, as torchaudio's default; without,
+    frames lie inside the wave, and one shorter than a window has none. The FFT is a library's: within 1e-5 of the
+    greatest power.
+    """
+
+    def ref(wave: Any, win: int, hop: int, center: bool) -> Any:  # type: ignore[misc]
+        return _power(wave, int(win), int(hop), bool(center))
+
+    def cpu(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:  # type: ignore[misc]
+        return _placed(alloc, _power(wave, int(win), int(hop), bool(center)))
+
+
+def _to_mel(hertz: Any, scale: str) -> Any:
+    hertz = np.asarray(hertz, np.float64)
+    if scale == "htk":
+        return 2595.0 * np.log10(1.0 + hertz / 700.0)
+    return np.where(hertz < 1000, hertz * 3 / 200, 15 + np.log(np.maximum(hertz, 1) / 1000) * 27 / np.log(6.4))
+
+
+def _to_hertz(mel: Any, scale: str) -> Any:
+    if scale == "htk":
+        return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+    return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp(np.log(6.4) / 27 * (mel - 15)))
+
+
+@functools.lru_cache(maxsize=32)
+def _bank(mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:
+    if scale not in ("htk", "slaney") or norm not in ("none", "slaney"):
+        raise bad('`scale` is "htk" or "slaney", `norm` is "none" or "slaney"', f"{scale}, {norm}")
+    top = high if high > 0 else rate / 2
+    points = _to_hertz(np.linspace(_to_mel(low, scale), _to_mel(top, scale), mels + 2), scale)
+    hertz = np.linspace(0, rate // 2, bins)
+    widths = np.maximum(np.diff(points), 1e-30)
+    slopes = points[:, None] - hertz
+    bank = np.maximum(0, np.minimum(-slopes[:-2] / widths[:-1, None], slopes[2:] / widths[1:, None]))
+    if norm == "slaney":
+        bank *= (2 / np.maximum(points[2:] - points[:-2], 1e-30))[:, None]
+    return bank.astype(np.float32)
+
+
+@op('mel_bank(mels: i64, bins: i64, rate: i64, low: f32 = 0.0, high: f32 = 0.0, scale: text = "htk", '
+    'norm: text = "none") -> f32[mels, bins]')
+class mel_bank:
+    """Triangular filters that sum the `bins` frequencies of a spectrogram into mels, from `low` to `high` hertz.
+
+    `high=0` is half the rate. `scale` is "htk" or "slaney"; `norm="slaney"` divides each filter by its width.
+    The defaults are torchaudio's; librosa's are scale="slaney", norm="slaney".
+    """
+
+    def ref(mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:  # type: ignore[misc]
+        return _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm)
+
+    def cpu(alloc: Any, mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:  # type: ignore[misc]
+        return _placed(alloc, _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm))

@@ -1,0 +1,197 @@
+"""Operators on columns and rows of numbers: running sums, buckets, places, counts, hashes and bytes of texts."""
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from . import scalar
+from .ops import op
+
+_WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}
+_NAMES = {np.dtype(v): k for k, v in scalar.NUMPY.items()}
+
+
+def _running(x: Any, step: str) -> Any:
+    """x[0], x[0] ∘ x[1], …: integers in i64, f16 and bf16 in f32, from the first to the last."""
+    name = _NAMES[x.dtype]
+    wide = x.astype(scalar.NUMPY[_WIDE.get(name, "i64")])
+    if step in ("add", "mul"):
+        ufunc = np.add if step == "add" else np.multiply
+        with np.errstate(all="ignore"):
+            return scalar.cast(ufunc.accumulate(wide), name, "round")
+    out = wide.copy()
+    for i in range(1, len(out)):
+        out[i] = scalar.PRIMITIVES[step](out[i - 1], out[i])
+    return scalar.cast(out, name, "round")
+
+
+def _lower_running(k: Any, out: Any, x: Any, step: str) -> None:
+    wide = _WIDE.get(x.dtype, "i64")
+    mode = "exact" if x.dtype in _WIDE else "round"
+    with k.when(x.dims[0] > 0):
+        total = k.let(k.cast(x[0], wide), "total")
+        k.store(out, (0,), k.cast(total, x.dtype, mode))
+        with k.loop(x.dims[0], "i", 1) as i:
+            k.set(total, k.call(step, total, k.cast(x[i], wide)))
+            k.store(out, (i,), k.cast(total, x.dtype, mode))
+
+
+@op("cumsum(x: num[n]) -> num[n]")
+class cumsum:
+    """Sums of the first 1, 2, 3, … elements. Integers are added in i64 and saturate in their own width."""
+
+    def ref(x: Any) -> Any:  # type: ignore[misc]
+        return _running(x, "add")
+
+    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+        _lower_running(k, out, x, "add")
+
+    examples = (((np.array([1, 2, 3]),), np.array([1, 3, 6])),)
+
+
+@op("cumprod(x: num[n]) -> num[n]")
+class cumprod:
+    """Products of the first 1, 2, 3, … elements. Integers are multiplied in i64 and saturate in their own width."""
+
+    def ref(x: Any) -> Any:  # type: ignore[misc]
+        return _running(x, "mul")
+
+    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+        _lower_running(k, out, x, "mul")
+
+    examples = (((np.array([1, 2, 3]),), np.array([1, 2, 6])),)
+
+
+@op("cummax(x: num[n]) -> num[n]")
+class cummax:
+    """The greatest of the first 1, 2, 3, … elements; what follows a NaN is NaN."""
+
+    def ref(x: Any) -> Any:  # type: ignore[misc]
+        return _running(x, "max")
+
+    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+        _lower_running(k, out, x, "max")
+
+    def ranges(x: Any) -> Any:  # type: ignore[misc]
+        return x
+
+    examples = (((np.array([1, 3, 2]),), np.array([1, 3, 3])),)
+
+
+@op("cummin(x: num[n]) -> num[n]")
+class cummin:
+    """The least of the first 1, 2, 3, … elements; what follows a NaN is NaN."""
+
+    def ref(x: Any) -> Any:  # type: ignore[misc]
+        return _running(x, "min")
+
+    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+        _lower_running(k, out, x, "min")
+
+    def ranges(x: Any) -> Any:  # type: ignore[misc]
+        return x
+
+    examples = (((np.array([3, 1, 2]),), np.array([3, 1, 1])),)
+
+
+@op("bucketize(x: num, edges: num[k], right: bool = false) -> i64")
+class bucketize:
+    """How many of the sorted edges lie below x: the number of its bucket, 0 to k.
+
+    An x equal to an edge belongs to the bucket below it, with `right=true` to the one above (as torch.bucketize).
+    A NaN is above every edge.
+    """
+
+    def ref(x: Any, edges: Any, right: bool) -> Any:  # type: ignore[misc]
+        beyond = (x < edges) if right else (x <= edges)
+        return np.int64(np.count_nonzero(~np.asarray(beyond)))
+
+    def lower(k: Any, out: Any, x: Any, edges: Any, right: Any) -> None:  # type: ignore[misc]
+        count = k.let(0, "count")
+        wide = x.dtype
+        with k.loop(edges.dims[0]) as i:
+            edge = k.let(k.cast(edges[i], wide), "edge")
+            beyond = k.select(right, x < edge, x <= edge)
+            k.set(count, count + k.cast(~beyond, "i64"))
+        k.store(out, (), count)
+
+    def ranges(x: Any, edges: Any, right: Any) -> Any:  # type: ignore[misc]
+        return (0, float("inf"))
+
+    examples = (((np.int64(4), np.array([1, 2, 4, 8]), False), 2),)
+
+
+@op("histogram(x: int[n], bins: i64) -> i64[bins]")
+class histogram:
+    """How often each of 0 to bins - 1 occurs; other numbers are not counted."""
+
+    def ref(x: Any, bins: int) -> Any:  # type: ignore[misc]
+        wide = x.astype(np.int64)
+        return np.bincount(wide[(wide >= 0) & (wide < bins)], minlength=bins)[:bins].astype(np.int64)
+
+    def lower(k: Any, out: Any, x: Any, bins: Any) -> None:  # type: ignore[misc]
+        with k.loop(out.dims[0]) as j:
+            k.store(out, (j,), 0)
+        with k.loop(x.dims[0]) as i:
+            v = k.let(k.cast(x[i], "i64"), "v")
+            with k.when((v >= 0) & (v < out.dims[0])):
+                k.store(out, (v,), out[v] + 1)
+
+    examples = (((np.array([0, 2, 2, 9]), 3), np.array([1, 0, 2])),)
+
+
+@op("indices(mask: bool[n]) -> i64[m]")
+class indices:
+    """The places where the mask is true, in order."""
+
+    def ref(mask: Any) -> Any:  # type: ignore[misc]
+        return np.flatnonzero(mask).astype(np.int64)
+
+    def cpu(alloc: Any, mask: Any) -> Any:  # type: ignore[misc]
+        found = np.flatnonzero(mask)
+        out = alloc(found.shape, np.int64)
+        out[...] = found
+        return out
+
+    def ranges(mask: Any) -> Any:  # type: ignore[misc]
+        return (0, float("inf"))
+
+    examples = (((np.array([True, False, True]),), np.array([0, 2])),)
+
+
+def _hash(value: str, salt: int) -> int:
+    salted = int(salt).to_bytes(8, "little", signed=True)
+    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, salt=salted).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@op("hash(value: text, salt: i64 = 0) -> i64")
+class hash_:
+    """A number from 0 to 2^63 - 1 that depends on nothing but the text and the salt (BLAKE2b of its UTF-8)."""
+
+    def ref(value: str, salt: int) -> Any:  # type: ignore[misc]
+        return np.int64(_hash(value, salt))
+
+    def cpu(alloc: Any, value: str, salt: int) -> Any:  # type: ignore[misc]
+        return np.int64(_hash(value, salt))
+
+    def ranges(value: Any, salt: Any) -> Any:  # type: ignore[misc]
+        return (0, 2**63 - 1)
+
+
+@op("utf8(value: text) -> u8[n]")
+class utf8:
+    """The bytes of a text in UTF-8."""
+
+    def ref(value: str) -> Any:  # type: ignore[misc]
+        return np.frombuffer(value.encode("utf-8", "surrogatepass"), np.uint8)
+
+    def cpu(alloc: Any, value: str) -> Any:  # type: ignore[misc]
+        data = value.encode("utf-8", "surrogatepass")
+        out = alloc((len(data),), np.uint8)
+        out[...] = np.frombuffer(data, np.uint8)
+        return out
+
+    examples = ((("aé",), np.array([97, 195, 169], np.uint8)),)
