@@ -12,7 +12,7 @@ from . import aggregates, arithmetic, functions, randomness, slips
 from .graph import Node, const, node, number
 from .promote import apply, as_dim, cast, dim_node, meet, select
 from .scope import FileScope, Scope, Value, unknown
-from .signatures import all_scalars, arguments, head_of, passed, result_type
+from .signatures import all_scalars, arguments, head_of, operators, passed, result_type
 from .words import described, type_text
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ def call(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
 
 def known_functions(scope: Scope) -> list[str]:
     """Every name that a call may use here."""
-    from ..kernels.ops import OPERATORS
     from ..kernels.scalar import SCALARS
 
     library = scope.file.library.fns if scope.file.library else {}
-    names = [*scope.file.fns, *library, *OPERATORS, *(n for n in SCALARS if n not in SIGNS), *aggregates.KINDS, *DTYPES,
+    names = [*scope.file.fns, *library, *operators(), *(n for n in SCALARS if n not in SIGNS), *aggregates.KINDS, *DTYPES,
              "missing", "concat", *randomness.primitives()]
     return [n for n in dict.fromkeys(names) if not n.startswith("_")]
 
@@ -119,13 +118,14 @@ def _missing(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
     value = _maybe_outside(el, scope, written)
     if not value.known or not el.whole(scope, value, written.span):
         return unknown(e.span)
-    if not value.type.missing:
+    if not value.type.missing and (scope.function is None or not (el.flexible or scope.calls)):
         return el.fail(scope, "E0402", f"`{el.text(written.span)}` always has a value", e.span, described(scope, value.type),
                        fixes=[Fix("say so", (Edit(e.span, "false"),))] if not value.type.dims else [])
 
     def one(each: list[Value]) -> Value:
-        assert each[0].node is not None
-        return Value(node("missing", each[0].node, type=BOOL), BOOL, e.span)
+        x = each[0].node
+        assert x is not None
+        return Value(node("missing", x, type=BOOL) if x.type.missing else const(False, BOOL), BOOL, e.span)
 
     return el.lift(scope, e.span, [value], one, "`missing`")
 
@@ -273,9 +273,7 @@ def _unfit(
 
 def operator(el: Elaborator, scope: Scope, e: tree.Call) -> Value | None:
     """A row of kernels.ops; None where there is none of this name."""
-    from ..kernels.ops import OPERATORS
-
-    row = OPERATORS.get(e.fn)
+    row = operators().get(e.fn)
     if row is None:
         return None
     return opaque(el, scope, head_of(row.head), e, "call", {"op": e.fn}, e.fn, NO_NAMES)

@@ -23,7 +23,7 @@ def fold(n: Node) -> Node | None:
     """The constant that `n` is, or None: it depends on data, is too large, or fails."""
     if n.type.dtype == "struct" or n.type.missing or obstacle(n) or _places(n) > MOST_PLACES:
         return None
-    from .evaluate import constant
+    from .evaluate_values import constant
 
     try:
         value = constant(n)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import DTYPE_VARIABLES, I64, Type
+from ..dsl.types import DTYPE_VARIABLES, I64, INTS, Type
 from . import annotations
 from .graph import Node, node
 from .scope import Function, Scope, Value, unknown
@@ -105,6 +105,8 @@ def result(el: Elaborator, callee: Scope, written: tree.TypeExpr, value: Value, 
         fitted: Value | None = value
     elif word is not None and word.weak and value.type.weak and value.type.dtype == dtype:
         fitted = value
+    elif written.dtype in ("num", "int") and dtype in INTS and value.type.dtype == "i64":
+        fitted = value      # arithmetic on narrow integers is exact
     else:
         fitted = annotations.as_written(el, callee, value, dtype, span, written.span)
     if fitted is None or not annotations.unify(el, callee, written, fitted, span):

@@ -320,7 +320,9 @@ def _fill(el: Elaborator, value: Value, default: Value, dtype: str) -> Node:
 
 
 def _never_acts(el: Elaborator, scope: Scope, e: tree.Filled, value: Value, inside: bool) -> Value:
-    """E0402: there is no gap to fill."""
+    """E0402: there is no gap to fill. In a function that depends on its call, so there it is no mistake."""
+    if scope.function is not None and (el.flexible or scope.calls):
+        return value.at(e.span)
     cut = Edit(Span(e.span.file, e.value.span.end, e.default.span.end), "")
     if isinstance(e.value, tree.At) and inside:
         why = f"`{el.text(e.value.span)}` is always inside, and has a value"

@@ -273,6 +273,12 @@ class Ranges:
         return whole(n.type).meet(inner)
 
 
+def _least_size(n: Node) -> int:
+    """A size of an operator's result may be known not to be 0."""
+    operator = OPERATORS.get(n.get("op", ""))
+    return int(operator.least_sizes.get((n["part"], n["axis"]), 0)) if operator is not None else 0
+
+
 def _anything(ranges: Ranges, n: Node) -> Range:
     return whole(n.type)
 
@@ -324,6 +330,6 @@ _RULES: dict[str, Any] = {
     "call": Ranges.call,
     "part": Ranges.part,
     "count": lambda ranges, n: Range(0, LARGEST_SIZE),
-    "extent": lambda ranges, n: Range(0, LARGEST_SIZE),
+    "extent": lambda ranges, n: Range(_least_size(n), LARGEST_SIZE),
     "epoch": lambda ranges, n: Range(0, INT_RANGE["i64"][1]),
 }

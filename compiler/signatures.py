@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..dsl import tree
@@ -15,6 +16,7 @@ from .scope import Scope, Value
 from .words import counted, described, listed, similar, type_text
 
 if TYPE_CHECKING:
+    from ..kernels.ops import Operator
     from .elaborate import Elaborator
 
 
@@ -24,6 +26,16 @@ def head_of(text: str) -> tree.Head:
     from ..dsl.parse import parse_head
 
     return parse_head(text)
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    """The registry, with the modules that fill it imported."""
+    from ..kernels.ops import OPERATORS, Registry
+
+    for module in Registry.modules:
+        import_module(f"{__package__.rpartition('.')[0]}.kernels.{module}")
+    return OPERATORS
 
 
 @dataclass(frozen=True)

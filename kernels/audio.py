@@ -93,6 +93,8 @@ class decode_audio:
     A file that ends early is bad; `cut="fill"` takes the samples that a cut WAV holds. FLAC, Ogg and MP3 need soundfile.
     """
 
+    least_sizes = {("samples", 1): 1}  # noqa: RUF012
+
     def ref(data: bytes, cut: str) -> Any:  # type: ignore[misc]
         samples, rate = _decoded(data, cut)
         return samples, np.int64(rate)

@@ -197,6 +197,8 @@ class decode_image:
     `cut="fill"` takes what a cut file holds (not for WebP).
     """
 
+    least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
+
     def ref(data: bytes, channels: int, orient: bool, cut: str, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
         return _image(data, int(channels), bool(orient), cut, max_pixels, np.empty)
 
@@ -238,6 +240,8 @@ class decode_mask:
     0 to 15). An image with several channels or 16-bit values is refused.
     """
 
+    least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
+
     def ref(data: bytes, orient: bool, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
         return _mask(data, bool(orient), max_pixels, np.empty)
 
@@ -266,6 +270,8 @@ class decode_u16:
 
     `channels` must be what the file has: 1 for grey, 3 for RGB, 4 with alpha. An 8-bit file is refused.
     """
+
+    least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
 
     def ref(data: bytes, channels: int, orient: bool, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
         return _u16(data, int(channels), bool(orient), max_pixels, np.empty)
