@@ -114,7 +114,8 @@ def lambda_(f: Failure) -> Problem | None:
 
 def reserved(f: Failure) -> Problem | None:
     at = f.at
-    if f.word(0) in KEYWORDS and f.word(1) in ("=", "~", ":") and f.rule in ("stage", "step", "column"):
+    sets = f.word(1) in ("=", ":") or f.word(1) == "~" and f.word(0) != "where"
+    if f.word(0) in KEYWORDS and sets and f.rule in ("stage", "step", "column"):
         at = 0
     elif f.word(at) not in KEYWORDS or f.expected != {"NAME"}:
         return None
@@ -234,7 +235,8 @@ def no_arguments(f: Failure) -> Problem | None:
 def comma(f: Failure) -> Problem | None:
     at = f.at
     here = f.word(at) == "," and (f.word(at - 1) in (",", "(", "[") or f.word(0) == "emit" and at == 1)
-    ends = at == len(f.tokens) or f.word(at) in (")", "]", "from", "for", "=")
+    ends = (at == len(f.tokens) or f.word(at) in (")", "]", "=") or (f.word(at) == "for" and f.opener(at) is not None)
+            or (f.word(at) == "from" and f.kind(at + 1) == "STRING"))
     if here:
         comma_at = at
     elif f.word(at - 1) == "," and ends:
@@ -248,6 +250,8 @@ def comma(f: Failure) -> Problem | None:
 def method(f: Failure) -> Problem | None:
     """`x.mean()`, `np.exp(x)`, `random.uniform(0, 1)`."""
     at = f.at
+    while f.word(at) == "." and f.kind(at - 1) == "NAME" and f.kind(at + 1) == "NAME":
+        at += 2
     if f.word(at) != "(" or f.kind(at - 1) != "NAME" or f.word(at - 2) != ".":
         return None
     end = f.closer(at)
@@ -359,9 +363,10 @@ def literal(f: Failure) -> Problem | None:
     if word == "." and f.kind(at + 1) == "INT" and f.touching(at + 1):
         return f.problem("E0036", "a number starts with a digit", f.span(at, at + 1), "a digit is due", "write a 0",
                          (f.insert(at, "0"),))
-    if f.kind(at - 1) == "INT" and word == "." and f.touching(at):
-        return f.problem("E0036", "a number doesn't end with a point", f.span(at - 1, at), "a digit is due", "write a 0",
-                         (f.append(at, "0"),))
+    for point in (at, at - 1):
+        if f.word(point) == "." and f.kind(point - 1) == "INT" and f.touching(point):
+            return f.problem("E0036", "a number doesn't end with a point", f.span(point - 1, point), "a digit is due",
+                             "write a 0", (f.append(point, "0"),))
     if f.kind(at) == "NAME" and f.kind(at - 1) in ("INT", "FLOAT") and f.touching(at):
         written = f.source(at - 1, at)
         try:
@@ -426,8 +431,8 @@ def slashes(f: Failure) -> Problem | None:
 
 
 _ORDER: tuple[Callable[[Failure], Problem | None], ...] = (
-    slashes, lambda_, return_and_others, loop, comprehension, reserved, python_if, arrow, no_arguments, comma, colon,
-    last_colon, from_, method, several, literal, draw, equals, dots, stage, joined,
+    slashes, lambda_, return_and_others, loop, comprehension, comma, reserved, equals, python_if, arrow, no_arguments,
+    colon, last_colon, from_, method, several, literal, draw, dots, stage, joined,
 )  # fmt: skip
 
 _NAMES = {"NAME": "a name", "STRING": "a text", "EQUAL": "`=`", "COLON": "`:`", "LPAR": "`(`", "FROM": "`from`", "INT": "a number",

@@ -153,6 +153,13 @@ def parse(text: str, path: str = "<text>") -> tree.File:
     return tree.File(path, text, declarations)
 
 
+def tokens(text: str) -> list[Any]:
+    """All tokens of a normalised text, comments among them; lark tokens (`type`, `line`, `column`, `start_pos` …)."""
+    parser = _parser()
+    with parser.lock:
+        return list(parser.lark.lex(text))
+
+
 def parse_head(text: str) -> tree.Head:
     """The head of an operator, e.g. `flip(img: u8[h, w]) -> u8[h, w]`."""
     parser = _parser()
