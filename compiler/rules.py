@@ -177,8 +177,8 @@ Step = Callable[[Node], Node | None]
 Moved = Callable[[Node, Node], None]
 
 
-def everywhere(root: Node, step: Step, moved: Moved | None = None) -> Node:
-    """`root` with `step` applied at every node, args first, again and again until it has nothing to change.
+def everywhere(root: Node, step: Step, moved: Moved | None = None, steps: int = MOST_STEPS) -> Node:
+    """`root` with `step` applied at every node, args first, up to `steps` times until it has nothing to change.
 
     `moved(old, new)` is told of every node that another one takes the place of.
     """
@@ -193,7 +193,7 @@ def everywhere(root: Node, step: Step, moved: Moved | None = None) -> Node:
             stack.extend((c, False) for c in inner(n) if c not in done)
             continue
         new = rebuilt(n, done)
-        for _ in range(MOST_STEPS):
+        for _ in range(steps):
             changed = step(new)
             if changed is None or changed is new:
                 break
