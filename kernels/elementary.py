@@ -2,9 +2,18 @@
 
 `k` is `scalar.ARRAYS` or a `loops.Builder`; f32 is computed in f32 (powers, `hypot` and the reduction of angles use f64 or
 integers inside), f64 in f64. Series are Taylor's, long enough that cutting them off costs less than a tenth of an ulp, so
-that anybody can check the coefficients. Greatest errors found by tests/test_scalar.py, in ulp:
+that anybody can check the coefficients. Angles may be of any size. Greatest errors seen in some thousand random arguments over
+the whole range (tests/test_scalar.py states bounds), in units of the last place, for f32 and f64:
 
-            f32    f64                  f32    f64                f32    f64
+    exp      0.93  0.89   tan      2.40  3.27   sigmoid  1.75  1.32
+    exp2     0.95  0.86   sinpi    1.67  1.64   erf      1.96  1.29
+    expm1    1.46  1.71   cospi    1.61  1.42   sqrt     0.50  0.50
+    log      0.71  0.72   asin     2.29  2.11   rsqrt    1.40  1.33
+    log2     1.46  1.29   acos     2.35  2.35   pow      0.50  3.66
+    log10    1.81  1.62   atan     1.92  1.26   atan2    1.96  1.08
+    log1p    0.75  0.74   sinh     2.29  1.95   hypot    0.50  1.58
+    sin      1.32  1.91   cosh     2.29  1.69
+    cos      1.33  2.30   tanh     1.91  1.92
 """
 from __future__ import annotations
 
@@ -35,6 +44,11 @@ def _poly(x: Any, coefficients: Sequence[float]) -> Any:
 
 def _equal(k: Any, a: Any, b: Any) -> Any:
     return k.call("eq", a, b, dtype="bool")
+
+
+def _constant(k: Any, value: float, like: Any) -> Any:
+    """A number in the dtype of `like`, for where both sides of a `select` are numbers."""
+    return k.cast(k.let(value, dtype="f64"), _name(like))
 
 
 def _with_sign(k: Any, size: Any, x: Any) -> Any:
@@ -162,7 +176,7 @@ def _log_sum(k: Any, m: Any, e: Any, more: Any) -> Any:
 
 def _log_ends(k: Any, x: Any, y: Any, zero: float = 0.0) -> Any:
     """y, but -inf at `zero`, NaN below it, inf at inf."""
-    return k.select(x > zero, k.select(_equal(k, x, INF), x, y), k.select(_equal(k, x, zero), x * 0.0 - INF, x * NAN))
+    return k.select(x > zero, k.select(_equal(k, x, INF), x, y), k.select(_equal(k, x, zero), -INF, _constant(k, NAN, x)))
 
 
 def log(k: Any, x: Any) -> Any:
@@ -241,12 +255,12 @@ def pow(k: Any, a: Any, b: Any) -> Any:
     y = y if _wide(a) else k.cast(y, "f32")
     zero = _equal(k, size, 0.0)
     to_zero = (zero & (b > 0.0)) | (~zero & (b < 0.0))
-    y = k.let(k.select(zero | _equal(k, size, INF), k.select(to_zero, size * 0.0 * 0.0, 1.0 / (size * 0.0)), y))
+    y = k.let(k.select(zero | _equal(k, size, INF), k.select(to_zero, 0.0, _constant(k, INF, a)), y))
     whole = _equal(k, k.call("rint", b), b)
     odd = whole & ~_equal(k, k.call("rint", b * 0.5), b * 0.5)
     negative = k.let((a < 0.0) | (1.0 / a < 0.0))
-    y = k.select(negative & odd, -y, k.select((a < 0.0) & ~whole & ~_equal(k, size, INF), y * NAN, y))
-    y = k.select(_equal(k, b, 2.0), a * a, y)
+    y = k.select(negative & odd, -y, k.select((a < 0.0) & ~whole & ~_equal(k, size, INF), _constant(k, NAN, a), y))
+    y = k.select(_equal(k, b, 2.0), a * a, k.select(_equal(k, b, b), y, b))
     return k.select(_equal(k, a, 1.0) | _equal(k, b, 0.0), 1.0, y)
 
 
@@ -398,10 +412,10 @@ _QUARTER = {"f32": (0.7853981852531433, -2.1855695000931213e-08), "f64": (0.7853
 def atan2(k: Any, y: Any, x: Any) -> Any:
     a, b = k.let(k.call("abs", y)), k.let(k.call("abs", x))
     big = k.call("max", a, b)
-    shrink = k.let(k.select(big > 1e30, 0.25, big * 0.0 + 1.0))
+    shrink = k.let(k.select(big > 1e30, 0.25, _constant(k, 1.0, big)))
     big, small = k.let(big * shrink), k.let(k.call("min", a, b) * shrink)
-    both = _equal(k, small, INF)
-    steep = k.let(small > big * 0.41421356)
+    both = k.let(_equal(k, small, INF))
+    steep = k.let((small > big * 0.41421356) | both)
     above = k.select(steep, small - big, small)
     t = above / k.select(_equal(k, big, 0.0), 1.0, k.select(steep, small + big, big))
     t = k.let(k.select(both, 0.0, t))
@@ -410,7 +424,7 @@ def atan2(k: Any, y: Any, x: Any) -> Any:
     # The angle is `quarters` · pi / 4 plus or minus p: turned about 45 and 90 degrees as need be.
     high, low = _QUARTER[_name(t)]
     over, left = k.let(a > b), k.let((x < 0.0) | (1.0 / x < 0.0))
-    quarters = k.select(steep, 1.0, t * 0.0)
+    quarters = k.select(steep, 1.0, _constant(k, 0.0, t))
     quarters = k.select(over, 2.0 - quarters, quarters)
     quarters = k.let(k.select(left, 4.0 - quarters, quarters))
     p = k.select(over, -p, p)
@@ -420,7 +434,7 @@ def atan2(k: Any, y: Any, x: Any) -> Any:
 
 
 def atan(k: Any, x: Any) -> Any:
-    return k.select(_equal(k, x, 0.0), x, atan2(k, x, k.let(x * 0.0 + 1.0)))
+    return k.select(_equal(k, x, 0.0), x, atan2(k, x, _constant(k, 1.0, x)))
 
 
 def asin(k: Any, x: Any) -> Any:

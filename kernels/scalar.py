@@ -140,7 +140,7 @@ def _bits(x: Any, dtype: str) -> Any:
 class Arrays:
     """What `loops.Builder` does for expressions, done at once to NumPy arrays."""
 
-    def let(self, value: Any, hint: str = "") -> Any:
+    def let(self, value: Any, hint: str = "", dtype: str = "i64") -> Any:
         return value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
 
     def call(self, fn: str, *args: Any, dtype: str | None = None) -> Any:
