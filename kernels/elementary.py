@@ -244,7 +244,8 @@ def _power_of_positive(k: Any, a: Any, b: Any) -> Any:
     b = _clamped(k, b, -(2.0**70), 2.0**70)
     first, more = _log_pair(k, a)
     product, lost = _two_product(k, b, first)
-    tail, n = _split(k, _clamped(k, product, -746.0, 710.0), _clamped(k, lost + b * more, -1.0, 1.0))
+    inside = _clamped(k, product, -746.0, 710.0)
+    tail, n = _split(k, inside, k.select(_equal(k, inside, product), lost + b * more, 0.0))
     return _scaled(k, tail + 1.0, n)
 
 
@@ -260,7 +261,7 @@ def pow(k: Any, a: Any, b: Any) -> Any:
     odd = whole & ~_equal(k, k.call("rint", b * 0.5), b * 0.5)
     negative = k.let((a < 0.0) | (1.0 / a < 0.0))
     y = k.select(negative & odd, -y, k.select((a < 0.0) & ~whole & ~_equal(k, size, INF), _constant(k, NAN, a), y))
-    y = k.select(_equal(k, b, 2.0), a * a, k.select(_equal(k, b, b), y, b))
+    y = k.select(_equal(k, b, 2.0), a * a, k.select(_equal(k, b, b) & _equal(k, a, a), y, a + b))
     return k.select(_equal(k, a, 1.0) | _equal(k, b, 0.0), 1.0, y)
 
 

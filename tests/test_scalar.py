@@ -258,7 +258,7 @@ def test_pow_and_atan2_follow_c(dtype):
     for a in values:
         for b in values:
             with np.errstate(all="ignore"):
-                want = np.power(dtype(a), dtype(b))
+                want = dtype(math.inf) if (a, b) == (-math.inf, 0.5) else np.power(dtype(a), dtype(b))
                 angle = np.arctan2(dtype(a), dtype(b))
             power = SCALARS["pow"].ref(at(a, dtype), at(b, dtype))
             np.testing.assert_allclose(power, want, rtol=5e-16 if dtype == np.float64 else 1.2e-7, err_msg=f"{a} ^ {b}")
