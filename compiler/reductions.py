@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from ..kernels.reduce import LANES, identity
+from ..kernels.scalar import add_overflow, mul_overflow
 from .graph import Node, var
 from .loops import Apply, Buffer, Const, Expr, Var, binary
 from .totality import HEAVY
@@ -14,6 +15,7 @@ from .totality import HEAVY
 if TYPE_CHECKING:
     from .values import Lowering, Scalar
 
+CHECKED = {"sum": add_overflow, "prod": mul_overflow}
 COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
 Visit = Callable[[Expr], None]
 
@@ -27,17 +29,20 @@ def reduction(low: Lowering, n: Node) -> Scalar:
         value: Expr = _arg(low, n, dtype)
     elif kind == "first":
         value, gone = _first(low, n)
-    elif dtype == "i64" and kind in ("sum", "prod"):
-        value = _plain(low, n, dtype) if low.facts.fits(n) else _checked(low, n)
     elif (places := _few(n)) is not None:
-        value = rounded(_tree(kind, [_start(kind, e) for e in _unrolled(low, n, places)]), n.type.dtype)
-    elif dtype in ("i64", "bool"):
+        value = rounded(_tree(low, n, [_start(kind, e) for e in _unrolled(low, n, places)]), n.type.dtype)
+    elif dtype in ("i64", "bool") and not _may_pass(low, n):
         value = _plain(low, n, dtype)
     else:
         value = rounded(_lanes(low, n, dtype), n.type.dtype)
     if n.type.missing and kind != "first":
         gone = _total(low, n).eq(0)
     return Scalar(value, gone)
+
+
+def _may_pass(low: Lowering, n: Node) -> bool:
+    """May a step be past i64, in some order."""
+    return _dtype(n) == "i64" and n["kind"] in CHECKED and not low.facts.fits(n)
 
 
 def _dtype(n: Node) -> str:
@@ -95,16 +100,21 @@ def _start(kind: str, e: Expr) -> Expr:
     return Const(0.0, e.dtype) + e if kind == "sum" and e.dtype != "bool" else e
 
 
-def _combined(kind: str, a: Expr, b: Expr) -> Expr:
-    return binary(COMBINE[kind], a, b)
+def _combined(low: Lowering, n: Node, a: Expr, b: Expr) -> Expr:
+    """One step; a record whose step is past i64 ends here."""
+    if _may_pass(low, n):
+        a, b = low.local(a), low.local(b)
+        with low.branch(CHECKED[n["kind"]](low.k, a, b)):
+            low.k.fail(low.site("E0802", f"`{n['kind']}` is past i64", n))
+    return binary(COMBINE[n["kind"]], a, b)
 
 
-def _tree(kind: str, lanes: list[Expr]) -> Expr:
+def _tree(low: Lowering, n: Node, lanes: list[Expr]) -> Expr:
     """The lanes that have an element; combining with a lane that has none changes nothing."""
     half = LANES // 2
     while half:
-        low, high = lanes[:half], lanes[half : 2 * half]
-        lanes = [_combined(kind, a, high[j]) if j < len(high) else a for j, a in enumerate(low)]
+        first, second = lanes[:half], lanes[half : 2 * half]
+        lanes = [_combined(low, n, a, second[j]) if j < len(second) else a for j, a in enumerate(first)]
         half //= 2
     return lanes[0]
 
@@ -124,35 +134,8 @@ def _loops(low: Lowering, n: Node, visit: Callable[[], None]) -> None:
 
 def _plain(low: Lowering, n: Node, dtype: str) -> Var:
     """Where no order can be seen."""
-    kind = n["kind"]
-    total = low.k.let(Const(identity(kind, dtype), dtype), kind)
-    _loops(low, n, lambda: low.k.set(total, _combined(kind, total, low.expr(n.args[0]))))
-    return total
-
-
-def _checked(low: Lowering, n: Node) -> Var:
-    """A sum of i64 is past i64 if as a whole it is; a product, as soon as it is."""
-    from ..kernels.scalar import add_overflow, mul_overflow
-
-    total = low.k.let(Const(identity(n["kind"], "i64"), "i64"), n["kind"])
-    site = low.site("E0802", f"`{n['kind']}` is past i64", n)
-    wraps = low.k.let(0, "wraps")
-
-    def visit() -> None:
-        e = low.local(low.expr(n.args[0]))
-        if n["kind"] == "prod":
-            with low.branch(mul_overflow(low.k, total, e)):
-                low.k.fail(site)
-            low.k.set(total, total * e)
-            return
-        past = add_overflow(low.k, total, e)
-        low.k.set(wraps, wraps + low.k.select(past, low.k.select(e < 0, -1, Const(1, "i64")), Const(0, "i64")))
-        low.k.set(total, total + e)
-
-    _loops(low, n, visit)
-    if n["kind"] == "sum":
-        with low.branch(wraps.ne(0)):
-            low.k.fail(site)
+    total = low.k.let(Const(identity(n["kind"], dtype), dtype), n["kind"])
+    _loops(low, n, lambda: low.k.set(total, _combined(low, n, total, low.expr(n.args[0]))))
     return total
 
 
@@ -199,7 +182,7 @@ def _lanes(low: Lowering, n: Node, dtype: str) -> Var:
         _by_rows(low, n, lanes)
     for half in (8, 4, 2, 1):
         with k.loop(half, "lane") as lane:
-            k.put(lanes, lane, _combined(kind, lanes.at(lane), lanes.at(lane + half)))
+            k.put(lanes, lane, _combined(low, n, lanes.at(lane), lanes.at(lane + half)))
     return k.let(lanes.at(0), kind)
 
 
@@ -209,7 +192,7 @@ def _one_by_one(low: Lowering, n: Node, lanes: Buffer) -> None:
     def visit() -> None:
         e = low.local(low.expr(n.args[0]))
         lane = low.local(Apply("bitand", (count, Const(LANES - 1, "i64")), "i64"))
-        low.k.put(lanes, lane, _combined(n["kind"], lanes.at(lane), e))
+        low.k.put(lanes, lane, _combined(low, n, lanes.at(lane), e))
         low.k.set(count, count + 1)
 
     _loops(low, n, visit)
@@ -224,7 +207,7 @@ def _by_rows(low: Lowering, n: Node, lanes: Buffer) -> None:
 
     def put(lane: Expr, at: Expr) -> None:
         with _bound(low, [last], [low.local(at)]):
-            k.put(lanes, lane, _combined(n["kind"], lanes.at(lane), low.expr(n.args[0])))
+            k.put(lanes, lane, _combined(low, n, lanes.at(lane), low.expr(n.args[0])))
 
     def row() -> None:
         offset = k.let(Apply("bitand", (done, Const(LANES - 1, "i64")), "i64"), "offset")

@@ -27,6 +27,7 @@ class Facts:
                 self.extents.update(zip(n["ids"], n.args[1:], strict=True))
         self._inside: dict[tuple[Node, Node | int], bool] = {}
         self._free: dict[Node, frozenset[int]] = {}
+        self._ends: dict[Node, bool] = {}
         self._fails: dict[Node, bool] = {}
         self._cost: dict[Node, float] = {}
         self._interval: dict[Node, Interval] = {}
@@ -63,14 +64,23 @@ class Facts:
             self._cost[n] = found
         return found
 
-    def fails(self, n: Node) -> bool:
-        """May evaluating `n` end the record, or (an index proved under a condition) read outside memory."""
-        found = self._fails.get(n)
+    def ends(self, n: Node) -> bool:
+        """May evaluating `n` end the record."""
+        found = self._ends.get(n)
         if found is None:
-            found = self._fails[n] = self._own_failure(n) or any(map(self.fails, n.args))
+            found = self._ends[n] = self._own_end(n) or any(map(self.ends, n.args))
         return found
 
-    def _own_failure(self, n: Node) -> bool:
+    def fails(self, n: Node) -> bool:
+        """May evaluating `n` where nobody asks for it end the record, or read outside memory (an index that is only
+        proved under a condition)."""
+        found = self._fails.get(n)
+        if found is None:
+            wild = n.op == "index" and not n["guard"] and not self.inside(n)
+            found = self._fails[n] = wild or self._own_end(n) or any(map(self.fails, n.args))
+        return found
+
+    def _own_end(self, n: Node) -> bool:
         match n.op:
             case "apply":
                 return self.overflows(n)
@@ -78,8 +88,6 @@ class Facts:
                 return self.changes(n)
             case "draw":
                 return self.may_be_empty(n)
-            case "index":
-                return not (n["guard"] or self.inside(n))
             case "reduce":
                 return n["kind"] in ("sum", "prod") and n.type.dtype in INTS and not self.fits(n)
         return False

@@ -74,7 +74,7 @@ def f32(value: float) -> Node:
 def held(n: Node, value: Any) -> Any:
     """A field's value as the executor takes it."""
     if isinstance(value, np.ma.MaskedArray):
-        return execute.Gaps(np.ascontiguousarray(value.data), np.ascontiguousarray(np.ma.getmaskarray(value)))
+        return execute.Gaps(np.array(value.data), np.array(np.ma.getmaskarray(value)))
     return np.asarray(value, execute.DTYPES[n.type.dtype]) if n.type.dtype in execute.DTYPES else value
 
 
