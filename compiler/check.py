@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..dsl import tree
@@ -11,8 +12,8 @@ from ..dsl.problems import Edit, Fix, Label, PipeError, Problem, Span
 from ..dsl.types import Type
 from . import bounds
 from .elaborate import Elaborator
-from .graph import Node, ParamInfo, Program, const, node, walk
-from .names import LIBRARY, Constants, Declared, Files, Module, choose, pipeline_circles, used_pipelines
+from .graph import Node, ParamInfo, Program, walk
+from .names import Constants, Declared, Files, Module, choose, pipeline_circles, used_pipelines
 from .params import placeholder
 from .scope import Context, Function, Scope, Value
 from .streams import Pipelines
@@ -84,7 +85,7 @@ class Check:
         circles = pipeline_circles(self.context, self.main)
         self.pipelines = Pipelines(self.elaborator, self.constants)
         self.pipelines.bad = circles
-        self.run = choose(self.context, self.main, self.wanted)
+        self.run = choose(self.context, self.main, self.wanted, any_will_do=not self.complete)
         emit = self._run(self.run) if self.run is not None and self.run not in circles else None
         self.uses = dict(self.context.param_uses)
         if emit is not None:
@@ -101,15 +102,19 @@ class Check:
 
     def raise_problems(self) -> None:
         """Raise what was found: the run file first, each file from top to bottom."""
-        lost = self.files.lost
         texts = self.context.texts
-        found = [p for p in self.context.problems
-                 if not (p.code == "E0101" and (p.span.file, texts.get(p.span.file, "")[p.span.start:p.span.end]) in lost)]
+        found = [p for p in self.context.problems if not self._follows(p)]
         if found:
             files = list(texts)
             order = sorted(found, key=lambda p: (p.span.file != self.path, files.index(p.span.file)
                                                  if p.span.file in files else -1, p.span.start, p.code))
             raise PipeError(tuple(order), texts)
+
+    def _follows(self, problem: Problem) -> bool:
+        """Does this only say again that a name could not be brought in."""
+        first = re.match(r"\w+", self.context.text(problem.span))
+        return problem.code.startswith("E01") and first is not None and problem.code not in ("E0110", "E0111", "E0112") and (
+            problem.span.file, first.group()) in self.files.lost
 
     # --- the parts of a program -------------------------------------------------------------------
 

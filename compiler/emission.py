@@ -113,8 +113,10 @@ class Emission:
 
     def _leaves(self, frame: Frame, declaration: tree.Pipeline, name: str, value: Value, span: Span) -> bool:
         """May this field leave; reported where it may not."""
-        if name in frame.spoiled:
-            spoiled_problem(self.context, self.stages, frame, name, span, declaration)
+        spoiled = [n for n in frame.spoiled if n == name or n.startswith(f"{name}.")]
+        for whole in spoiled:
+            spoiled_problem(self.context, self.stages, frame, whole, span, declaration)
+        if spoiled:
             return False
         if value.type.dtype == "struct":
             gaps = [n for n, v in leaves({name: value}) if v.type.missing]
@@ -168,7 +170,7 @@ def spoiled_problem(context: Context, stages: Stages, frame: Frame, name: str, u
                                "stacks equal shapes only", (*origin, Label(use, "needed here")),
                                ("a size may use `epoch` within bounds: min(128 + 8 * epoch, 224)",)))
         return
-    notes = ("`resize({0}, box, size, size)` gives every record one size".format(name),) if value.type.rank == 3 else ()
+    notes = (f"`resize({name}, box, size, size)` gives every record one size",) if value.type.rank == 3 else ()
     context.report(Problem(
         "E0502", f"`{name}` changes size from record to record, so it can't be batched", span, "stacks equal shapes only",
         (*origin, Label(use, "needed here")) if use.file == span.file else origin, notes,

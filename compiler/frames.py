@@ -12,6 +12,7 @@ from ..dsl.problems import Span
 from ..dsl.types import BOOL, I64, INT_RANGE, INTS, WEAK_INT, Type
 from . import bounds
 from .graph import Node, node, number, walk
+from .promote import dim_node
 from .scope import Context, Scope, Value, unknown
 
 COUNT = node("count", type=I64)
@@ -157,9 +158,15 @@ def entered(frame: Frame, stream: Node, fields: dict[str, Value], hidden: dict[s
     for condition in conditions:
         facts = facts.given(condition)
     fields = {**fields, **lost}
-    scope = replace(frame.scope, names={**frame.arguments, **fields}, dims=dict(dims), facts=facts,
+    scope = replace(frame.scope, names={**frame.arguments, **sizes(dims, frame.scope), **fields}, dims=dict(dims), facts=facts,
                     count=frame.scope.count if count is None else count)
     return replace(frame, stream=stream, scope=scope, fields=fields, hidden=hidden, conditions=list(conditions))
+
+
+def sizes(dims: dict[str, Dim], scope: Scope) -> dict[str, Value]:
+    """Names of dimensions are numbers too."""
+    span = Span(scope.file.path, 0, 0)
+    return {n: Value(dim_node(d), WEAK_INT, scope.names[n].span if n in scope.names else span) for n, d in dims.items()}
 
 
 def _moved(name: str, type: Type, table: dict[Node, Dim], shift: int, keep_count: bool = False) -> Type:

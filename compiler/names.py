@@ -427,7 +427,7 @@ class Constants:
         if declaration.default is not None:
             value = self._default(scope, declaration, declared if declaration.type else None)
         if here.key in self.overrides:
-            base = declared if declaration.type else value.type if value is not None and value.known else declared
+            base = declared if declaration.type else _of_any_size(value.type) if value is not None else declared
             value = self._override(here, base) or value
         if value is None:
             return self._required(here, declared)
@@ -558,6 +558,11 @@ def _right_side(declaration: Any) -> Any:
             return declaration
 
 
+def _of_any_size(type: Type) -> Type:
+    """A list without a declared type may be set to one of another length."""
+    return type.with_dims(tuple("_" for _ in type.dims))
+
+
 def _after(span: Span) -> Span:
     return Span(span.file, span.end, span.end)
 
@@ -607,8 +612,10 @@ def pipeline_circles(context: Context, main: Module) -> set[str]:
     return bad
 
 
-def choose(context: Context, main: Module, run: str | None) -> str | None:
-    """The pipeline to run: the one named, else the only one of this file that no other uses. Reports E0115."""
+def choose(context: Context, main: Module, run: str | None, any_will_do: bool = False) -> str | None:
+    """The pipeline to run: the one named, else the only one of this file that no other uses. Reports E0115.
+
+    `any_will_do`: where several could be run, take the first, since nothing is going to run."""
     own = [n for n, d in main.own.items() if isinstance(d, tree.Pipeline)]
     everywhere = list(main.scope.pipelines)
     if run is not None:
@@ -621,7 +628,7 @@ def choose(context: Context, main: Module, run: str | None) -> str | None:
         return None
     used = {n for name in own for n, _ in used_pipelines(main, main.own[name])}
     free = [n for n in own if n not in used and not main.own[n].formals] or [n for n in own if n not in used]
-    if len(free) == 1:
+    if len(free) == 1 or (free and any_will_do):
         return free[0]
     if not own:
         context.report(Problem("E0115", "this file has no pipeline, so there is nothing to run", Span(main.path, 0, 0)))

@@ -68,13 +68,27 @@ from . import bounds
 from .arguments import HABITS, SPECS, ArgumentReader, Given, added
 from .elaborate import Elaborator
 from .frames import (
-    COUNT, Dim, Frame, Shape, Stacked, at_least, at_most, entered, field_node, gathered, leaves, mapped, reshape,
-    sizes_as_fields, stream_type, varies,
+    COUNT,
+    Dim,
+    Frame,
+    Shape,
+    Stacked,
+    at_least,
+    at_most,
+    entered,
+    field_node,
+    gathered,
+    leaves,
+    mapped,
+    reshape,
+    sizes_as_fields,
+    stream_type,
+    varies,
 )
 from .graph import Node, node, number
 from .names import whole_lines
 from .promote import as_dim
-from .scope import Value
+from .scope import Value, unknown
 from .words import similar, type_text
 
 STRUCTURE = ("each", "pack", "batch", "mix")     # what may not stand above a shuffle
@@ -199,7 +213,7 @@ class Stages:
         if None in sizes.values():
             return frame
         chunk, mix, window = (sizes[k] or 0 for k in ("chunk", "mix", "window"))
-        if window and (chunk or mix) or bool(chunk) != bool(mix):
+        if (window and (chunk or mix)) or bool(chunk) != bool(mix):
             self.problem("E0503", "`shuffle` has three forms: nothing, `chunk` with `mix`, or `window`", call.span, "", (),
                          ("shuffle()  shuffle(chunk=1024, mix=16)  shuffle(window=10_000)",))
             return frame
@@ -336,10 +350,10 @@ class Stages:
                      (Label(call.args[0].span, "the first one"),))
         return False
 
-    def _stack(self, frame: Frame, call: tree.Call, stream_args: list[Node], front: Dim, pad: bool, gaps: bool,
+    def _stack(self, frame: Frame, call: tree.Call, stream_args: list[Node], front: Dim, fill: bool, gaps: bool,
                smaller: bool, n_text: str, most: Node | None, **attrs: object) -> Frame:
         """`batch` and `window`: a dimension in front of every field."""
-        shaped = reshape(frame, call.fn, call.span, lambda n, t: Shape((front,), t.dims, gaps), "pad" if pad else "spoil")
+        shaped = reshape(frame, call.fn, call.span, lambda n, t: Shape((front,), t.dims, gaps), "pad" if fill else "spoil")
         sizes = sizes_as_fields(frame, front, self.taken)
         every = {**shaped.fields, **sizes}
         made = self._node(frame, call, *stream_args, type=stream_type((n, v.type) for n, v in every.items()), **attrs)
@@ -347,6 +361,7 @@ class Stages:
         if conditions and most is not None:
             conditions.append(at_most(COUNT, most))
         dims = {n: d for n, d in frame.scope.dims.items() if not varies(d)}
+        every |= {n: unknown(s.value.span) for n, s in shaped.spoiled.items()}
         out = entered(frame, made, gathered(every), {}, dims, conditions, front)
         out.spoiled = dict(shaped.spoiled)
         out.stacked = [*frame.stacked, Stacked(call.fn, call.span, n_text, smaller)]
@@ -413,6 +428,7 @@ class Stages:
         every = {**shaped.fields, **sizes_as_fields(frame, COUNT, self.taken), **extra}
         made = self._node(frame, call, n, by.node, open=opened or 64, fields=tuple(names),
                           type=stream_type((k, v.type) for k, v in every.items()))
+        every |= {k: unknown(s.value.span) for k, s in shaped.spoiled.items()}
         out = entered(frame, made, gathered(every), {}, {k: d for k, d in frame.scope.dims.items() if not varies(d)},
                       [at_least(COUNT, 1)], COUNT)
         out.spoiled = dict(shaped.spoiled)

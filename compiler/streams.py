@@ -16,6 +16,7 @@ from .branches import Branches
 from .elaborate import Elaborator
 from .emission import Emission, spoiled_problem
 from .frames import COUNT, Frame, field_node, stream_type
+from .frames import sizes as sizes_of
 from .graph import Node, node
 from .names import Constants, Declared, Module, kind_of, parts_of, whole_lines
 from .params import ParamError, from_default
@@ -258,8 +259,8 @@ class PipelineBuilder:
         known_fields = [(n, v.type) for n, v in fields.items() if v.known]
         stream = self.context.made(node("source", type=stream_type(known_fields), kind=kind, paths=paths,
                                         options=tuple(sorted(options.items())), columns=columns.attr), line.span)
-        scope.names = {**self.arguments, **fields}
         scope.dims = dict(sizes)
+        scope.names = {**self.arguments, **sizes_of(scope.dims, scope), **fields}
         frame = Frame(stream, scope, fields, dict(self.arguments))
         frame.streamed = line.source.span if options.get("stream") else None
         return frame
@@ -290,8 +291,8 @@ class PipelineBuilder:
         if not frame.spoiled:
             return
         for name, span in named(line):
-            if name in frame.spoiled:
-                spoiled_problem(self.context, self.stages, frame, name, span, self.declaration)
+            for whole in [n for n in frame.spoiled if n == name or (n.startswith(f"{name}.") and isinstance(line, tree.Emit))]:
+                spoiled_problem(self.context, self.stages, frame, whole, span, self.declaration)
 
     def _sized(self, frame: Frame) -> Frame:
         """Sizes that only a record can show equal become checks of the record."""
@@ -321,7 +322,17 @@ class PipelineBuilder:
         frame.hidden.pop(line.name, None)
         if line.type is not None and value.node is not None:
             self.context.types[value.node] = line.type
+        if line.type is not None and not value.known:
+            self._lost_sizes(frame, line.type)
         return frame
+
+    def _lost_sizes(self, frame: Frame, written: tree.TypeExpr) -> None:
+        """The sizes that a failed line would have bound agree with everything."""
+        for dim in written.dims:
+            found = frame.scope.look_up(dim.id) if isinstance(dim, tree.Name) else None
+            if isinstance(dim, tree.Name) and dim.id != "_" and dim.id not in frame.scope.dims and (
+                    found is None or not found.known):
+                frame.fields[dim.id] = frame.scope.names[dim.id] = unknown(dim.span)
 
     def _taken_name(self, name: str, span: Span, owner: tuple[str, Span | None]) -> None:
         kind, place = owner
@@ -369,7 +380,9 @@ def named(line: tree.Line) -> Iterator[tuple[str, Span]]:
 
 
 def _named(thing: Any, binders: set[str]) -> Iterator[tuple[str, Span]]:
-    found = sorted(((p.id, p.span) for p in parts_of(thing) if isinstance(p, tree.Name)), key=lambda f: f[1])
+    found = sorted([*((p.id, p.span) for p in parts_of(thing) if isinstance(p, tree.Name)), *(
+        (f"{p.value.id}.{p.name}", p.span) for p in parts_of(thing)
+        if isinstance(p, tree.Part) and isinstance(p.value, tree.Name))], key=lambda f: f[1])
     yield from ((n, s) for n, s in found if n not in binders)
 
 
