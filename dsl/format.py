@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import tree
+from .layout import soften
 from .parse import normalise, parse, tokens
 
 INDENT = 2
@@ -66,6 +67,8 @@ def _rows(stream: list[Any]) -> Iterator[_Row]:
         if not code:
             yield _Row(_comment_indent(comment, stream[at:], bool(before), opened), "", note)
             continue
+        for i, token in enumerate(code):
+            soften(token, [None] * len(opened) + code[:i])
         indent = _indent(code[0], opened)
         written = _spaced(code, opened, indent, continues=bool(opened), before=before)
         before = code
@@ -137,6 +140,8 @@ def _space(a: Any, b: Any, inside: _Open | None, unary: bool) -> bool:
     first, second = a.type, b.type
     if unary or first in ("LPAR", "LSQB", "DOT") or second in ("RPAR", "RSQB", "COMMA", "DOT", "MISSING"):
         return False
+    if first == "COMMA":
+        return True
     if first == "COLON" or second == "COLON":
         return first == "COLON" and not (inside is not None and inside.bracket == "[")
     if "EQUAL" in (first, second) and inside is not None and inside.bracket == "(":

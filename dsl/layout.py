@@ -69,7 +69,7 @@ def lines_of(stream: Iterable[Any], file: str, problems: list[Problem]) -> Itera
                 yield line
             line = Line()
         row = token.end_line
-        _soften(token, line)
+        soften(token, line.tokens)
         line.tokens.append(token)
         if text in _CLOSER and token.type != "STRING":
             opened.append(token)
@@ -89,11 +89,14 @@ _DECLARE_TYPES = {word.upper() for word in DECLARE}
 _OPEN_TYPES = {word.upper() for word in OPEN_LINE}
 
 
-def _soften(token: Any, line: Line) -> None:
-    """Words that are keywords only where they open a declaration or a line are names elsewhere."""
-    first = not line.tokens
+def soften(token: Any, before: list[Any]) -> None:
+    """Words that are keywords only where they open a declaration or a line are names elsewhere.
+
+    `before` are the tokens of the line before this one.
+    """
+    first = not before
     if token.type in _DECLARE_TYPES:
-        after_extern = len(line.tokens) == 1 and line.tokens[0].type == "EXTERN"
+        after_extern = len(before) == 1 and before[0] is not None and before[0].type == "EXTERN"
         if not (first and token.column == 1) and not after_extern:
             token.type = "NAME"
     elif token.type in _OPEN_TYPES and not (first and token.column > 1):
