@@ -11,7 +11,7 @@ from . import arithmetic
 from .graph import Node, const, fresh_id, node, number, var, walk
 from .promote import apply, as_dtype, dim_node, select
 from .scope import Scope, Value, unknown
-from .words import described, dim_text, free_name, writable_dim
+from .words import described, dim_text, free_name, size_text, writable_dim
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
@@ -231,7 +231,7 @@ def _some_size(el: Elaborator, scope: Scope, name: str, body: Sequence[tree.Expr
             for position, index in enumerate(at.indexes):
                 if not isinstance(index, tree.Slice) and mentions(name, index):
                     dims = _dims_of(el, scope, at.value, [name], body)
-                    text = writable_dim(scope, dims[position]) if dims and position < len(dims) else None
+                    text = size_text(scope, at.value, position, dims[position]) if dims and position < len(dims) else None
                     if text:
                         return text
     return "10"

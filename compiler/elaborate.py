@@ -30,6 +30,7 @@ class Elaborator:
         self.stops: dict[Node, int | Node] = {}             # a binder → its range
         self.places: dict[Node, tuple[Span, str]] = {}      # nodes that reasons may point at
         self.line: tree.Bind | tree.Draw | tree.Value | None = None
+        self.circles: set[frozenset[str]] = set()           # circles of functions that are reported
         self._quiet = 0
 
     # --- what streams and names call ------------------------------------------------------------
@@ -288,9 +289,12 @@ class Elaborator:
         t = value.node
         type = replace(value.type, dims=(), missing=value.type.missing or guard)
         items = self.items.get(t)
-        if items is not None and not guard and len(at) == 1 and at[0].op == "const":
+        certain = not guard and all(
+            i.op == "const" and isinstance(d, int) and 0 <= i["value"] < d for i, d in zip(at, t.type.dims, strict=True)
+        )
+        if items is not None and certain:
             return Value(items[at[0]["value"]], type, value.span)
-        if t.op == "const" and not guard and all(i.op == "const" for i in at):
+        if t.op == "const" and certain:
             flat = 0
             for i, d in zip(at, t.type.dims, strict=True):
                 flat = flat * d + i["value"]

@@ -129,6 +129,10 @@ def _several(el: Elaborator, callee: Scope, fn: Function) -> Value:
 def _circle(el: Elaborator, scope: Scope, fn: Function, e: tree.Call) -> Value:
     start = el.stack.index(fn) if fn in el.stack else 0
     names = [f.name for f in el.stack[start:]] + [fn.name]
+    if frozenset(names) in el.circles:
+        return unknown(e.span)
+    if not el.silent:
+        el.circles.add(frozenset(names))
     reasons = [Label(f.head.name_span, "part of the circle") for f in el.stack[start:] if f.head.name_span.file == e.span.file]
     return el.fail(
         scope, "E0127", f"`{fn.name}` calls itself", e.fn_span, " → ".join(names), reasons=reasons[:6],

@@ -13,7 +13,7 @@ from .arithmetic import indexing_range, reasons
 from .graph import Node, node, number
 from .promote import apply, as_dim, cast, dim_node, select
 from .scope import Scope, Value, unknown
-from .words import counted, default_text, described, dim_text, type_text, writable_dim
+from .words import counted, default_text, described, dim_text, size_text, type_text
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
@@ -54,10 +54,10 @@ def read(el: Elaborator, scope: Scope, e: tree.At, guarded: bool) -> tuple[Value
     picks: list[Pick] = []
     for index, given, dim in zip(e.indexes, indexes, value.type.dims, strict=False):
         if isinstance(index, tree.Slice):
-            pick = _slice(el, scope, e, index, dim, guarded)
+            pick = _slice(el, scope, e, index, dim, guarded, len(picks))
         else:
             assert given is not None
-            pick = _index(el, scope, e, index, given, dim, guarded)
+            pick = _index(el, scope, e, index, given, dim, guarded, len(picks))
         if pick is None:
             return None
         picks.append(pick)
@@ -104,7 +104,7 @@ def _too_many(el: Elaborator, scope: Scope, e: tree.At, value: Value) -> None:
 
 
 def _index(
-    el: Elaborator, scope: Scope, e: tree.At, written: tree.Expr, given: Value, dim: int | Node, guarded: bool
+    el: Elaborator, scope: Scope, e: tree.At, written: tree.Expr, given: Value, dim: int | Node, guarded: bool, axis: int
 ) -> Pick | None:
     if not el.plain(scope, given, written.span, "an index"):
         return None
@@ -113,7 +113,7 @@ def _index(
         return None
     if not given.type.dims:
         place = el.scalar(given, "i64")
-        if not guarded and _from_the_end(el, scope, e, written, place, dim):
+        if not guarded and _from_the_end(el, scope, e, written, place, dim, axis):
             return None
         inside = is_inside(el, scope, place, dim)
         if not inside and not guarded:
@@ -161,13 +161,13 @@ def _not_an_index(el: Elaborator, scope: Scope, e: tree.At, written: tree.Expr, 
 
 
 def _from_the_end(
-    el: Elaborator, scope: Scope, e: tree.At, written: tree.Expr, place: Node, dim: int | Node
+    el: Elaborator, scope: Scope, e: tree.At, written: tree.Expr, place: Node, dim: int | Node, axis: int
 ) -> bool:
     """`x[-1]`"""
     if place.op != "const" or place["value"] >= 0 or not isinstance(written, tree.Unary):
         return False
     back = -place["value"]
-    size = writable_dim(scope, dim)
+    size = size_text(scope, e.value, axis, dim)
     fixes = []
     if size is not None:
         text = str(int(size) - back) if size.isdigit() and int(size) >= back else f"{size} - {back}"
@@ -230,7 +230,9 @@ def _axis_of(value: Value, dim: int | Node, e: tree.At, axis: int) -> int:
 # --- slices -------------------------------------------------------------------------------------
 
 
-def _slice(el: Elaborator, scope: Scope, e: tree.At, s: tree.Slice, dim: int | Node, guarded: bool) -> Pick | None:
+def _slice(
+    el: Elaborator, scope: Scope, e: tree.At, s: tree.Slice, dim: int | Node, guarded: bool, axis: int
+) -> Pick | None:
     ends: list[Node] = []
     for written, default in ((s.start, number(0)), (s.stop, dim_node(dim))):
         if written is None:
@@ -243,7 +245,7 @@ def _slice(el: Elaborator, scope: Scope, e: tree.At, s: tree.Slice, dim: int | N
             _not_an_index(el, scope, e, written, value)
             return None
         ends.append(el.scalar(value, "i64"))
-        if not guarded and _from_the_end(el, scope, e, written, ends[-1], dim):
+        if not guarded and _from_the_end(el, scope, e, written, ends[-1], dim, axis):
             return None
     start, stop = ends
     if start is number(0) and stop is dim_node(dim):
@@ -323,13 +325,15 @@ def _never_acts(el: Elaborator, scope: Scope, e: tree.Filled, value: Value, insi
     """E0402: there is no gap to fill. In a function that depends on its call, so there it is no mistake."""
     if scope.function is not None and (el.flexible or scope.calls):
         return value.at(e.span)
-    cut = Edit(Span(e.span.file, e.value.span.end, e.default.span.end), "")
+    behind = Span(e.span.file, e.value.span.end, e.default.span.end)
+    sign = behind.start + max(el.text(behind).find("??"), 0)
+    cut = Edit(behind, "")
     if isinstance(e.value, tree.At) and inside:
         why = f"`{el.text(e.value.span)}` is always inside, and has a value"
     else:
         why = f"`{el.text(e.value.span)}` always has a value"
-    el.problem(scope, "E0402", "this `??` can never act", Span(e.span.file, e.value.span.end, e.default.span.end).to(e.default.span),
-               why, fixes=[Fix("leave it out", (cut,))])
+    el.problem(scope, "E0402", "this `??` can never act", Span(e.span.file, sign, behind.end), why,
+               fixes=[Fix("leave it out", (cut,))])
     return value.at(e.span)
 
 

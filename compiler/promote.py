@@ -46,7 +46,7 @@ def agree(types: Sequence[Type]) -> Type | None:
             return Type(own)
         if own in INTS and all(t.dtype in INTS for t in types):
             return Type(own)
-    if strong <= {"text", "path"}:
+    if {t.dtype for t in types} == {"text", "path"}:
         return Type("text")
     return meet([t for t in types if not t.weak or t.dtype in FLOATS])
 

@@ -98,9 +98,10 @@ def _too_many(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, posit
 def _unknown(el: Elaborator, scope: Scope, head: tree.Head, a: tree.Argument, found: dict[str, tree.Argument]) -> None:
     assert a.name is not None
     free = [f.name for f in head.formals if f.name not in found]
-    near = similar(a.name, free)
+    near = similar(a.name, free) or next((n for n in free if n.startswith(a.name)), None)
+    near = near or (free[0] if len(free) == 1 else None)
     place = Span(a.span.file, a.span.start, a.span.start + len(a.name))
-    fixes = [Fix("an argument with a similar name exists", (Edit(place, near),))] if near else []
+    fixes = [Fix(f"write `{near}`", (Edit(place, near),))] if near else []
     el.problem(scope, "E0121", f"`{head.name}` has no argument `{a.name}`", place, "not one of its arguments",
                notes=[signature(head)], fixes=fixes)
 

@@ -7,7 +7,7 @@ from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Span
 from ..dsl.types import DTYPES, Type
 from .scope import Scope, Value, unknown
-from .words import described, listed, similar, type_text, writable_dim
+from .words import described, listed, similar, size_text, type_text, writable_dim
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
@@ -115,7 +115,7 @@ def unknown_function(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
 
 def _length(el: Elaborator, scope: Scope, e: tree.Call, values: list[Value]) -> Value:
     value = values[0] if len(values) == 1 else unknown(e.span)
-    size = writable_dim(scope, value.type.dims[0]) if value.known and value.type.dims else None
+    size = size_text(scope, e.args[0].value, 0, value.type.dims[0]) if value.known and value.type.dims else None
     fixes = [Fix("write the size", (Edit(e.span, size),))] if size else []
     return el.fail(scope, "E0126", "there is no `len`: a size is a number with a name", e.fn_span, fixes=fixes,
                    notes=[] if size else ["name it where the tensor is made (`x: f32[n] = …`), then use `n`"])
@@ -179,7 +179,7 @@ def shape_indexed(el: Elaborator, scope: Scope, e: tree.At) -> Value | None:
     dims = value.type.dims
     size = None
     if isinstance(axis, int) and -len(dims) <= axis < len(dims):
-        size = writable_dim(scope, dims[axis])
+        size = size_text(scope, part.value, axis % len(dims), dims[axis])
     fixes = [Fix("write the size", (Edit(e.span, size),))] if size else []
     return el.fail(scope, "E0126", f"there is no `.{part.name}`: a size is a number with a name", e.span, type_text(scope, value.type),
                    notes=[] if size else _naming(el.text(part.value.span)), fixes=fixes)

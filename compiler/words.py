@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..dsl import tree
 from ..dsl.types import FLOATS, INTS, Type
 from .graph import Node
 from .scope import Scope
@@ -59,6 +60,17 @@ def writable_dim(scope: Scope, dim: int | Node) -> str | None:
         if value.node is dim:
             return name
     return None
+
+
+def size_text(scope: Scope, e: tree.Expr, axis: int, dim: int | Node) -> str | None:
+    """The size of `e` along an axis as it can be written here; in a function, by the name its head gives."""
+    if scope.function is not None and isinstance(e, tree.Name):
+        for formal in scope.function.head.formals:
+            if formal.name == e.id and axis < len(formal.type.dims):
+                named = formal.type.dims[axis]
+                if isinstance(named, tree.Name) and named.id in scope.names:
+                    return named.id
+    return writable_dim(scope, dim)
 
 
 def default_text(type: Type) -> str:
