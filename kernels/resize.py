@@ -263,7 +263,7 @@ def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, ste
            count: Any) -> None:
     """into[at + t] = the weighted sum over taps n of source[begin + n × step + t], for t < length.
 
-    Up to four taps go at once, always added from the first to the last, so that sums are stored less often.
+    Two taps go at once, always added from the first to the last, so that sums are stored half as often.
     """
     at, begin, count = k.let(at, "at"), k.let(begin, "begin"), k.let(count, "count")
 
@@ -277,16 +277,12 @@ def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, ste
                 total = total + term
             k.put(into, at + t, total)
 
-    done = k.let(1, "done")
-    with k.when(count >= 4):
-        add(k.let(0, "n"), 4, True)
-        k.set(done, 4)
+    done = k.let(2, "done")
+    with k.when(count >= 2):
+        add(k.let(0, "n"), 2, True)
     with k.otherwise():
-        with k.when(count >= 2):
-            add(k.let(0, "n"), 2, True)
-            k.set(done, 2)
-        with k.otherwise():
-            add(k.let(0, "n"), 1, True)
+        add(k.let(0, "n"), 1, True)
+        k.set(done, 1)
     with k.loop((count - done) // 2, "pair") as pair:
         add(done + pair * 2, 2, False)
     with k.when(((count - done) % 2).eq(1)):
