@@ -5,17 +5,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..dsl import tree
-from ..dsl.problems import Edit, Fix, Label, Span
+from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import I64, Type
 from . import bounds
-from .arguments import FROM_STAGES, fits
+from .arguments import FROM_STAGES, added, fits
+from .elaborate import python_value
 from .frames import Dim, Frame, entered, field_node, gathered, leaves, mapped, stream_type, varies
 from .graph import Node, node
+from .names import Declared
+from .params import ParamError, from_default
 from .scope import Scope, Value, unknown
 from .words import similar, type_text
 
 if TYPE_CHECKING:
-    from .streams import PipelineBuilder
+    from .streams import PipelineBuilder, Pipelines
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,6 @@ class Branches:
 
     def _pipeline(self, e: tree.Expr, scope: Scope, path: str) -> Frame | None:
         """The frame of a pipeline that an expression names."""
-        from .streams import arguments_of
-
         name = e.id if isinstance(e, tree.Name) else e.fn if isinstance(e, tree.Call) else None
         span = e.fn_span if isinstance(e, tree.Call) else e.span
         declared = self.builder.module.scope.pipelines.get(name) if name else None
@@ -97,7 +98,8 @@ class Branches:
         weights = self._weights(options, len(streams), call)
         until = self._until(options, call)
         if len(streams) < 2:
-            self.builder.stages.reader.bad(call.span, "`mix` needs two pipelines or more", "", (f"for example: {FROM_STAGES['mix']}",))
+            self.builder.stages.reader.bad(call.span, "`mix` needs two pipelines or more", "", (
+                f"for example: {FROM_STAGES['mix']}",))
             return None
         if branches is None or weights is None or until is None:
             return None
@@ -149,8 +151,6 @@ class Branches:
         return tuple(float(w) / total for w in value)
 
     def _until(self, options: dict[str, tuple[Any, Span]], call: tree.Call) -> str | int | None:
-        from .arguments import added
-
         bad = self.builder.stages.reader.bad
         if "until" not in options:
             bad(call.span, "`mix` needs `until`: where an epoch ends", "not given", (
@@ -216,8 +216,8 @@ class Branches:
         assert isinstance(call, tree.Call)
         loose = [a for a in call.args if a.name is None]
         if loose or len(call.args) < 2:
-            fixes = tuple(Fix("name it", (Edit(Span(a.span.file, a.span.start, a.span.start), f"{self._part(a.value, '')[:-1]}="),))
-                          for a in loose[:1] if isinstance(a.value, tree.Name) and len(loose) == 1)
+            fixes = tuple(Fix("name it", (Edit(Span(a.span.file, a.span.start, a.span.start), "first="),))
+                          for a in loose[:1] if len(loose) == 1)
             self.builder.stages.reader.bad(
                 (loose[0] if loose else call).span, "`zip` takes two pipelines or more, each by a name of its own",
                 "has no name" if loose else "", (f"for example: {FROM_STAGES['zip']}; then left.image is a field",), fixes)
@@ -225,9 +225,10 @@ class Branches:
         given = [(a.name or "", self._part(a.value, a.name or ""), a) for a in call.args]
         for name, _, argument in given:
             if self.builder.taken(name):
-                owner = self.builder._owner(name)
+                owner = self.builder.owner(name)
                 assert owner is not None
-                self.builder._taken_name(name, Span(argument.span.file, argument.span.start, argument.span.start + len(name)), owner)
+                at = argument.span.start
+                self.builder.taken_name(name, Span(argument.span.file, at, at + len(name)), owner)
                 return None
         branches = self._branches(call, scope, given)
         if branches is None:
@@ -238,7 +239,7 @@ class Branches:
         stream = self.context.made(node(
             "zip", *(b.frame.stream for b in branches), type=stream_type((n, v.type) for n, v in fields.items()),
             names=tuple(b.name for b in branches)), line.span)
-        return self._begun(scope, stream, fields, branches, branches[0].frame.stages + [("zip", call.span)])
+        return self._begun(scope, stream, fields, branches, [*branches[0].frame.stages, ("zip", call.span)])
 
     # --- sample ---------------------------------------------------------------------------------------
 
@@ -262,8 +263,8 @@ class Branches:
         if other is None or times is None or not self._readable(other, call.args[0].value):
             return lost
         if path in frame.scope.drawn:
-            self.builder.problem("E0303", f"`{line.name}` is drawn twice in the same way", line.name_span, "the same values again",
-                                 (Label(frame.scope.drawn[path], "first here"),), (), ())
+            self.builder.problem("E0303", f"`{line.name}` is drawn twice in the same way", line.name_span,
+                                 "the same values again", (Label(frame.scope.drawn[path], "first here"),), (), ())
             return lost
         frame.scope.drawn[path] = line.name_span
         frame = mapped(self.context, frame, line.span)
@@ -332,3 +333,51 @@ def renamed(frame: Frame, name: str, front: tuple[int, ...] = ()) -> dict[str, V
 
 def _at(frame: Frame, scope: Scope) -> Frame:
     return replace(frame, scope=scope)
+
+
+def arguments_of(pipelines: Pipelines, declared: Declared, call: tree.Call, scope: Scope) -> dict[str, Value] | None:
+    """The values of a pipeline's arguments at one use; None where they don't fit (reported, E0117)."""
+    formals = declared.declaration.formals
+    context, elaborator = pipelines.context, pipelines.elaborator
+    names = [f.name for f in formals]
+    out: dict[str, Value] = {}
+    own = Scope(declared.module.scope, facts=bounds.Facts())
+    shape = f"`{call.fn}({', '.join(f'{f.name}: {context.text(f.type.span)}' for f in formals)})`"
+    for number, argument in enumerate(call.args):
+        name = argument.name or (names[number] if number < len(names) else None)
+        if name not in names or name in out:
+            title = f"`{call.fn}` has no argument `{name}`" if name and name not in names else (
+                f"`{call.fn}` takes {len(names)} arguments, not {len(call.args)}")
+            context.report(Problem("E0117", title, argument.span, "", (), (f"it is {shape}",)))
+            return None
+        formal = formals[names.index(name)]
+        value = elaborator.constant_value(scope, argument.value)
+        if value.node is None:
+            return None
+        fitted = fit_argument(pipelines, own, formal, value, argument.value.span)
+        if fitted is None:
+            return None
+        out[name] = fitted
+    for formal in formals:
+        if formal.name not in out and formal.default is not None:
+            out[formal.name] = elaborator.constant_value(own, formal.default)
+        elif formal.name not in out:
+            context.report(Problem("E0117", f"`{call.fn}` needs `{formal.name}`", call.span, "not given", (),
+                                   (f"it is {shape}",)))
+            return None
+    return out
+
+
+def fit_argument(pipelines: Pipelines, own: Scope, formal: tree.Formal, value: Value, span: Span) -> Value | None:
+    """A constant as an argument of the formal's type."""
+    type = pipelines.elaborator.type_of(own, formal.type)
+    if type.dtype == "unknown" or value.node is None:
+        return None
+    try:
+        made = from_default(python_value(value.node), type, span)
+    except ParamError as error:
+        pipelines.context.report(Problem("E0117", f"the argument `{formal.name}` {error}", span, "",
+                                         (Label(formal.type.span, "declared here"),)
+                                         if formal.type.span.file == span.file else ()))
+        return None
+    return made

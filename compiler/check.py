@@ -11,9 +11,10 @@ from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, PipeError, Problem, Span
 from ..dsl.types import Type
 from . import bounds
+from .constants import Constants
 from .elaborate import Elaborator
 from .graph import Node, ParamInfo, Program, walk
-from .names import Constants, Declared, Files, Module, choose, pipeline_circles, used_pipelines
+from .names import Declared, Files, Module, choose, pipeline_circles, used_pipelines
 from .params import placeholder
 from .scope import Context, Function, Scope, Value
 from .streams import Pipelines
@@ -135,7 +136,7 @@ class Check:
         if out and self.run == declared.declaration.name and self.complete:
             self.context.report(Problem(
                 "E0117", f"pipeline `{self.run}` takes arguments, so it can't be run by itself",
-                declared.declaration.name_span, "", (), ("read it from another pipeline: from " + self.run + "(…)",)))
+                declared.declaration.name_span, "", (), (f"read it from another pipeline: from {self.run}(…)",)))
         return out
 
     def _others(self, circles: set[str]) -> None:

@@ -9,16 +9,16 @@ from .elaborate import Elaborator
 from .frames import COUNT, Frame, leaves, mapped, stream_type
 from .graph import Node, node
 from .names import whole_lines
-from .scope import Context, Value, unknown
-from .stages import Stages
+from .scope import Value, unknown
+from .stacked import report_smaller, smaller_batch, spoiled_problem
 from .words import default_text, listed, similar, type_text
 
 
 class Emission:
     """Reads the `emit` line of one pipeline."""
 
-    def __init__(self, elaborator: Elaborator, stages: Stages):
-        self.elaborator, self.context, self.stages = elaborator, elaborator.context, stages
+    def __init__(self, elaborator: Elaborator):
+        self.elaborator, self.context = elaborator, elaborator.context
 
     def emit(self, frame: Frame, declaration: tree.Pipeline) -> Node | None:
         """The `emit` node of the pipeline that is run."""
@@ -61,8 +61,6 @@ class Emission:
                                     (Label(first.span, "first here"),), (), (Fix("once is enough", (Edit(cut, ""),)),)))
 
     def _output(self, frame: Frame, declaration: tree.Pipeline, output: tree.Output) -> Value:
-        from .streams import report_smaller, smaller_batch
-
         value = frame.fields.get(output.name)
         if value is None and output.name in frame.hidden:
             dims = Value(frame.hidden[output.name], frame.hidden[output.name].type, output.name_span)
@@ -76,7 +74,7 @@ class Emission:
             return value
         small = bool(output.type.dims) and smaller_batch(self.context, frame, output.type.dims[0])
         if small and value.type.dims and value.type.dims[0] is COUNT:
-            report_smaller(self.context, self.stages, frame, output.type.dims[0])
+            report_smaller(self.context, frame, output.type.dims[0])
             return value
         if value.type.missing and not output.type.missing:
             return value  # `_leaves` says so, in its own words
@@ -115,7 +113,7 @@ class Emission:
         """May this field leave; reported where it may not."""
         spoiled = [n for n in frame.spoiled if n == name or n.startswith(f"{name}.")]
         for whole in spoiled:
-            spoiled_problem(self.context, self.stages, frame, whole, span, declaration)
+            spoiled_problem(self.context, self.context.texts, frame, whole, span, declaration)
         if spoiled:
             return False
         if value.type.dtype == "struct":
@@ -153,57 +151,3 @@ def _only(frame: Frame, wanted: dict[str, Value]) -> Node:
     types = dict(made.type.parts)
     return node("map", made.args[0], *(v for _, v in keep), names=tuple(n for n, _ in keep),
                 type=stream_type((n, types[n]) for n, _ in keep))
-
-
-# --- fields that can't be stacked -------------------------------------------------------------
-
-
-def spoiled_problem(context: Context, stages: Stages, frame: Frame, name: str, use: Span,
-                    declaration: tree.Pipeline) -> None:
-    """E0502, once for a field."""
-    spoiled = frame.spoiled.pop(name)
-    value, span = spoiled.value, spoiled.span
-    shown = type_text(frame.scope, value.type)
-    origin = (Label(value.span, f"{shown}, of a size read from each record"),) if value.span.file == span.file else ()
-    if spoiled.reason == "epoch":
-        context.report(Problem("E0502", f"the size of `{name}` has no upper bound, so it can't be batched", span,
-                               "stacks equal shapes only", (*origin, Label(use, "needed here")),
-                               ("a size may use `epoch` within bounds: min(128 + 8 * epoch, 224)",)))
-        return
-    notes = (f"`resize({name}, box, size, size)` gives every record one size",) if value.type.rank == 3 else ()
-    context.report(Problem(
-        "E0502", f"`{name}` changes size from record to record, so it can't be batched", span, "stacks equal shapes only",
-        (*origin, Label(use, "needed here")) if use.file == span.file else origin, notes,
-        _fixes(stages, frame, name, spoiled.stage, span, use, declaration)))
-
-
-def _fixes(stages: Stages, frame: Frame, name: str, stage: str, span: Span, use: Span,
-           declaration: tree.Pipeline) -> tuple[Fix, ...]:
-    """Stack after the line that makes the sizes equal, or pad."""
-    from .streams import named
-
-    text = stages.texts[span.file]
-    fixes: list[Fix] = []
-    for line in declaration.lines:
-        makes = isinstance(line, tree.Bind | tree.Draw) and line.span.start > span.start and line.span.file == span.file
-        if not makes:
-            continue
-        calls = {p.fn for p in _calls(line)}
-        if any(n == name for n, _ in named(line)) and any("resize" in c or "crop" in c for c in calls):
-            here, there = whole_lines(text, span), whole_lines(text, line.span)
-            body = text[here.start:here.end]
-            fixes.append(Fix(f"{stage} after the sizes are equal", (
-                Edit(here, ""), Edit(Span(span.file, there.end, there.end), body))))
-            break
-    if stage in ("batch", "window"):
-        at = span.end - 1
-        comma = "" if text[at - 1] == "(" else ", "
-        fixes.append(Fix("or pad each batch to its largest record" if fixes else "pad each batch to its largest record",
-                         (Edit(Span(span.file, at, at), f"{comma}pad=true"),)))
-    return tuple(fixes)
-
-
-def _calls(line: tree.Bind | tree.Draw) -> list[tree.Call]:
-    from .names import parts_of
-
-    return [p for p in parts_of(line) if isinstance(p, tree.Call)]

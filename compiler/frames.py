@@ -270,7 +270,7 @@ def reshape(frame: Frame, stage: str, span: Span, shape: Callable[[str, Type], S
 
 def bounded(dim: Dim) -> bool:
     """Has a size that may depend on the epoch an upper bound."""
-    return isinstance(dim, int) or not uses_epoch(dim) or bounds.interval(dim)[1] < float("inf")
+    return isinstance(dim, int) or not uses_epoch(dim) or bounds.interval(dim)[1] <= bounds.LARGEST_SIZE
 
 
 def sizes_as_fields(frame: Frame, front: Dim, taken: Callable[[str], bool]) -> dict[str, Value]:

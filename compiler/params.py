@@ -42,7 +42,7 @@ def from_override(given: Any, type: Type, span: Span) -> Value:
         given = given.tolist()
     elif isinstance(given, os.PathLike):
         given = os.fspath(given)
-    flat, dims = flattened(given)
+    _, dims = flattened(given)
     if bool(dims) != bool(type.dims):
         raise ParamError(f"is {shown(type)}, not {'a list' if dims else 'one value'}")
     return from_default(given, type, span)
@@ -80,7 +80,7 @@ def flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
 def shown(type: Type) -> str:
     """A type with the dims that are numbers."""
     dims = ", ".join(str(d) if isinstance(d, int) else "_" for d in type.dims)
-    return type.dtype + (f"[{dims}]" if dims else "")
+    return str(type.dtype) + (f"[{dims}]" if dims else "")
 
 
 def _constant(flat: list[Any], type: Type, span: Span) -> Value:

@@ -142,7 +142,8 @@ class SchemaReader:
 
     def read(self, scope: Scope, schema: tree.Schema, kind: str | None) -> Columns:
         """The columns of a schema; `kind` None: only what holds for every source."""
-        attr, fields, seen = [], [], {}
+        attr, fields = [], []
+        seen: dict[str, Span] = {}
         for column in schema.columns:
             if column.name in seen:
                 self.context.report(Problem("E0113", f"`{column.name}` is declared twice", column.name_span,
@@ -231,10 +232,8 @@ class SchemaReader:
             at = Span(column.type.span.file, column.type.dtype_span.end, column.type.dtype_span.end + 1)
             self._bad(column.type.span, f"`{kind}` has no gaps, so `{shown}` needs no `?`", f"{kind}: {row.doc}",
                       fixes=(Fix("leave it out", (Edit(at, ""),)),))
-        elif row.names is not None and not self._named(column, kind, row, names):
-            return False
         else:
-            return True
+            return row.names is None or self._named(column, kind, row, names)
         return False
 
     def _named(self, column: tree.Column, kind: str, row: Kind, names: tuple[Any, ...]) -> bool:

@@ -4,8 +4,6 @@ In: a pipeline's declaration and the values of its arguments. Out: the `Frame` a
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ..dsl import tree
@@ -13,15 +11,16 @@ from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import BOOL, I64, Type
 from . import bounds
 from .branches import Branches
+from .constants import Constants
 from .elaborate import Elaborator
-from .emission import Emission, spoiled_problem
+from .emission import Emission
 from .frames import COUNT, Frame, field_node, stream_type
 from .frames import sizes as sizes_of
 from .graph import Node, node
-from .names import Constants, Declared, Module, kind_of, parts_of, whole_lines
-from .params import ParamError, from_default
+from .names import Declared, kind_of, whole_lines
 from .scope import Scope, Value, unknown
 from .sources import KINDS, SchemaReader, TextError, expanded, report_kind
+from .stacked import named, report_smaller, smaller_batch, spoiled_problem
 from .stages import Stages
 from .words import listed, similar
 
@@ -41,7 +40,7 @@ class Pipelines:
         builder = PipelineBuilder(self, declared, arguments or {}, name, True)
         try:
             frame = builder.build()
-            return Emission(self.elaborator, builder.stages).emit(frame, declared.declaration) if frame else None
+            return Emission(self.elaborator).emit(frame, declared.declaration) if frame else None
         finally:
             self.constants.close()
 
@@ -49,7 +48,7 @@ class Pipelines:
         """The frame at the end of a pipeline that another one reads."""
         builder = PipelineBuilder(self, declared, arguments, path, False)
         frame = builder.build()
-        return Emission(self.elaborator, builder.stages).visible(frame, declared.declaration) if frame else None
+        return Emission(self.elaborator).visible(frame, declared.declaration) if frame else None
 
 
 class PipelineBuilder:
@@ -64,9 +63,9 @@ class PipelineBuilder:
 
     def taken(self, name: str) -> bool:
         """Is this the name of a param, let, pipeline or argument."""
-        return name in self.arguments or self._owner(name) is not None
+        return name in self.arguments or self.owner(name) is not None
 
-    def _owner(self, name: str) -> tuple[str, Span | None] | None:
+    def owner(self, name: str) -> tuple[str, Span | None] | None:
         declaration = self.module.declaration(name)
         if isinstance(declaration, tree.Param | tree.Let | tree.Pipeline):
             span = self.module.scope.uses.get(name) or declaration.name_span
@@ -253,9 +252,9 @@ class PipelineBuilder:
             made = self.context.made(field_node(name, known), span)
             self.context.types[made] = written[name]
             fields[name] = Value(made, known, span)
-            owner = self._owner(name)
+            owner = self.owner(name)
             if owner is not None:
-                self._taken_name(name, span, owner)
+                self.taken_name(name, span, owner)
         known_fields = [(n, v.type) for n, v in fields.items() if v.known]
         stream = self.context.made(node("source", type=stream_type(known_fields), kind=kind, paths=paths,
                                         options=tuple(sorted(options.items())), columns=columns.attr), line.span)
@@ -292,7 +291,7 @@ class PipelineBuilder:
             return
         for name, span in named(line):
             for whole in [n for n in frame.spoiled if n == name or (n.startswith(f"{name}.") and isinstance(line, tree.Emit))]:
-                spoiled_problem(self.context, self.stages, frame, whole, span, self.declaration)
+                spoiled_problem(self.context, self.context.texts, frame, whole, span, self.declaration)
 
     def _sized(self, frame: Frame) -> Frame:
         """Sizes that only a record can show equal become checks of the record."""
@@ -303,9 +302,9 @@ class PipelineBuilder:
         return frame
 
     def _binding(self, frame: Frame, line: tree.Bind | tree.Draw) -> Frame:
-        owner = self._owner(line.name)
+        owner = self.owner(line.name)
         if owner is not None:
-            self._taken_name(line.name, line.name_span, owner)
+            self.taken_name(line.name, line.name_span, owner)
             frame.fields.pop(line.name, None)
             return frame
         frame.spoiled.pop(line.name, None)
@@ -334,7 +333,7 @@ class PipelineBuilder:
                     found is None or not found.known):
                 frame.fields[dim.id] = frame.scope.names[dim.id] = unknown(dim.span)
 
-    def _taken_name(self, name: str, span: Span, owner: tuple[str, Span | None]) -> None:
+    def taken_name(self, name: str, span: Span, owner: tuple[str, Span | None]) -> None:
         kind, place = owner
         reasons = (Label(place, f"{'an' if kind == 'argument' else 'a'} {kind}"),) if place and place.file == span.file else ()
         self.problem("E0114", f"a field can't take the name of the {kind} `{name}`", span, "already taken", reasons,
@@ -351,7 +350,7 @@ class PipelineBuilder:
         value = self.elaborator.expr(frame.scope, line.value)
         frame.scope.names[line.name] = value.at(line.name_span)
         if value.known and value.type.dims and value.type.dims[0] is COUNT:
-            report_smaller(self.context, self.stages, frame, line.type.dims[0])
+            report_smaller(self.context, frame, line.type.dims[0])
         elif value.known:
             frame.scope.names[line.name] = self.elaborator.check_type(value, line.type, frame.scope).at(line.name_span)
         return True
@@ -361,102 +360,6 @@ class PipelineBuilder:
         if line.call.fn != "permutation" or line.binders or len(args) != 1 or not smaller_batch(
                 self.context, frame, args[0].value):
             return False
-        report_smaller(self.context, self.stages, frame, args[0].value)
+        report_smaller(self.context, frame, args[0].value)
         frame.scope.names[line.name] = unknown(line.name_span)
         return True
-
-
-def named(line: tree.Line) -> Iterator[tuple[str, Span]]:
-    """Names of values that a line mentions and that no binder of the line hides."""
-    binders = {p.name for p in parts_of(line) if isinstance(p, tree.Binder)}
-    if isinstance(line, tree.Emit):
-        yield from ((o.name, o.name_span) for o in line.outputs)
-    elif isinstance(line, tree.Bind):
-        yield from _named(line.value, binders)
-    elif isinstance(line, tree.Draw):
-        yield from _named((line.call, line.binders), binders)
-    else:
-        yield from _named(line, binders)
-
-
-def _named(thing: Any, binders: set[str]) -> Iterator[tuple[str, Span]]:
-    found = sorted([*((p.id, p.span) for p in parts_of(thing) if isinstance(p, tree.Name)), *(
-        (f"{p.value.id}.{p.name}", p.span) for p in parts_of(thing)
-        if isinstance(p, tree.Part) and isinstance(p.value, tree.Name))], key=lambda f: f[1])
-    yield from ((n, s) for n, s in found if n not in binders)
-
-
-def smaller_batch(context: Any, frame: Frame, size: tree.Expr) -> bool:
-    """Is this expression the `n` of a stage above that keeps a smaller last batch."""
-    if not frame.stacked or not frame.stacked[-1].smaller or not frame.stacked[-1].n_text:
-        return False
-    plain = "".join(context.text(size.span).split()).replace("_", "")
-    return plain == "".join(frame.stacked[-1].n_text.split()).replace("_", "")
-
-
-def report_smaller(context: Any, stages: Stages, frame: Frame, size: tree.Expr) -> None:
-    """E0515 (rule 11)."""
-    stacked = frame.stacked[-1]
-    what = context.text(size.span)
-    text, end = context.texts[stacked.span.file], stacked.span.end - 1
-    more = "rest=\"drop\"" if stacked.stage == "window" else "whole=true"
-    comma = "" if text[end - 1] == "(" else ", "
-    fixes = (Fix("leave a smaller last one out", (Edit(Span(stacked.span.file, end, end), comma + more),)),) \
-        if stacked.stage in ("batch", "window") else ()
-    context.report(Problem(
-        "E0515", f"the last {stacked.stage} may hold fewer than `{what}` records", size.span, f"up to {what}",
-        (Label(stacked.span, "keeps what is left as a smaller one"),),
-        ("or name the dimension: a new name here is bound to the number of records",), fixes))
-
-
-def arguments_of(pipelines: Pipelines, declared: Declared, call: tree.Call, scope: Scope) -> dict[str, Value] | None:
-    """The values of a pipeline's arguments at one use; None where they don't fit (reported, E0117)."""
-    formals = declared.declaration.formals
-    context, elaborator = pipelines.context, pipelines.elaborator
-    names = [f.name for f in formals]
-    out: dict[str, Value] = {}
-    own = Scope(declared.module.scope, facts=bounds.Facts())
-    shape = f"`{call.fn}({', '.join(f'{f.name}: {context.text(f.type.span)}' for f in formals)})`"
-    for number, argument in enumerate(call.args):
-        name = argument.name or (names[number] if number < len(names) else None)
-        if name not in names or name in out:
-            title = f"`{call.fn}` has no argument `{name}`" if name and name not in names else (
-                f"`{call.fn}` takes {len(names)} arguments, not {len(call.args)}")
-            context.report(Problem("E0117", title, argument.span, "", (), (f"it is {shape}",)))
-            return None
-        formal = formals[names.index(name)]
-        value = elaborator.constant_value(scope, argument.value)
-        if value.node is None:
-            return None
-        fitted = fit_argument(pipelines, own, formal, value, argument.value.span)
-        if fitted is None:
-            return None
-        out[name] = fitted
-    for formal in formals:
-        if formal.name not in out and formal.default is not None:
-            out[formal.name] = elaborator.constant_value(own, formal.default)
-        elif formal.name not in out:
-            context.report(Problem("E0117", f"`{call.fn}` needs `{formal.name}`", call.span, "not given", (),
-                                   (f"it is {shape}",)))
-            return None
-    return out
-
-
-def fit_argument(pipelines: Pipelines, own: Scope, formal: tree.Formal, value: Value, span: Span) -> Value | None:
-    """A constant as an argument of the formal's type."""
-    from .elaborate import python_value
-
-    type = pipelines.elaborator.type_of(own, formal.type)
-    if type.dtype == "unknown" or value.node is None:
-        return None
-    try:
-        made = from_default(python_value(value.node), type, span)
-    except ParamError as error:
-        pipelines.context.report(Problem("E0117", f"the argument `{formal.name}` {error}", span, "",
-                                         (Label(formal.type.span, "declared here"),)
-                                         if formal.type.span.file == span.file else ()))
-        return None
-    return replace(made, type=made.type)
-
-
-__all__ = ["Module", "PipelineBuilder", "Pipelines", "arguments_of", "named"]

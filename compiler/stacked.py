@@ -1,0 +1,102 @@
+"""What `batch` and `window` can't stack, and the smaller last one that they keep: messages E0502 and E0515."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Label, Problem, Span
+from .frames import Frame
+from .names import parts_of, whole_lines
+from .scope import Context
+from .words import type_text
+
+
+def named(line: tree.Line) -> Iterator[tuple[str, Span]]:
+    """Names of values that a line mentions and that no binder of the line hides."""
+    binders = {p.name for p in parts_of(line) if isinstance(p, tree.Binder)}
+    if isinstance(line, tree.Emit):
+        yield from ((o.name, o.name_span) for o in line.outputs)
+    elif isinstance(line, tree.Bind):
+        yield from _named(line.value, binders)
+    elif isinstance(line, tree.Draw):
+        yield from _named((line.call, line.binders), binders)
+    else:
+        yield from _named(line, binders)
+
+
+def _named(thing: Any, binders: set[str]) -> Iterator[tuple[str, Span]]:
+    found = sorted([*((p.id, p.span) for p in parts_of(thing) if isinstance(p, tree.Name)), *(
+        (f"{p.value.id}.{p.name}", p.span) for p in parts_of(thing)
+        if isinstance(p, tree.Part) and isinstance(p.value, tree.Name))], key=lambda f: f[1])
+    yield from ((n, s) for n, s in found if n not in binders)
+
+
+def smaller_batch(context: Context, frame: Frame, size: tree.Expr) -> bool:
+    """Is this expression the `n` of a stage above that keeps a smaller last batch."""
+    if not frame.stacked or not frame.stacked[-1].smaller or not frame.stacked[-1].n_text:
+        return False
+    plain = "".join(context.text(size.span).split()).replace("_", "")
+    return plain == "".join(frame.stacked[-1].n_text.split()).replace("_", "")
+
+
+def report_smaller(context: Context, frame: Frame, size: tree.Expr) -> None:
+    """E0515 (rule 11)."""
+    stacked = frame.stacked[-1]
+    what = context.text(size.span)
+    text, end = context.texts[stacked.span.file], stacked.span.end - 1
+    more = "rest=\"drop\"" if stacked.stage == "window" else "whole=true"
+    comma = "" if text[end - 1] == "(" else ", "
+    fixes = (Fix("leave a smaller last one out", (Edit(Span(stacked.span.file, end, end), comma + more),)),) \
+        if stacked.stage in ("batch", "window") else ()
+    context.report(Problem(
+        "E0515", f"the last {stacked.stage} may hold fewer than `{what}` records", size.span, f"up to {what}",
+        (Label(stacked.span, "keeps what is left as a smaller one"),),
+        ("or name the dimension: a new name here is bound to the number of records",), fixes))
+
+
+def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name: str, use: Span,
+                    declaration: tree.Pipeline) -> None:
+    """E0502, once for a field."""
+    spoiled = frame.spoiled.pop(name)
+    value, span = spoiled.value, spoiled.span
+    shown = type_text(frame.scope, value.type)
+    origin = (Label(value.span, f"{shown}, of a size read from each record"),) if value.span.file == span.file else ()
+    if spoiled.reason == "epoch":
+        context.report(Problem("E0502", f"the size of `{name}` has no upper bound, so it can't be batched", span,
+                               "stacks equal shapes only", (*origin, Label(use, "needed here")),
+                               ("a size may use `epoch` within bounds: min(128 + 8 * epoch, 224)",)))
+        return
+    notes = (f"`resize({name}, box, size, size)` gives every record one size",) if value.type.rank == 3 else ()
+    context.report(Problem(
+        "E0502", f"`{name}` changes size from record to record, so it can't be batched", span, "stacks equal shapes only",
+        (*origin, Label(use, "needed here")) if use.file == span.file else origin, notes,
+        _fixes(texts, frame, name, spoiled.stage, span, use, declaration)))
+
+
+def _fixes(texts: dict[str, str], frame: Frame, name: str, stage: str, span: Span, use: Span,
+           declaration: tree.Pipeline) -> tuple[Fix, ...]:
+    """Stack after the line that makes the sizes equal, or pad."""
+    text = texts[span.file]
+    fixes: list[Fix] = []
+    for line in declaration.lines:
+        makes = isinstance(line, tree.Bind | tree.Draw) and line.span.start > span.start and line.span.file == span.file
+        if not makes:
+            continue
+        calls = {p.fn for p in _calls(line)}
+        if any(n == name for n, _ in named(line)) and any("resize" in c or "crop" in c for c in calls):
+            here, there = whole_lines(text, span), whole_lines(text, line.span)
+            body = text[here.start:here.end]
+            fixes.append(Fix(f"{stage} after the sizes are equal", (
+                Edit(here, ""), Edit(Span(span.file, there.end, there.end), body))))
+            break
+    if stage in ("batch", "window"):
+        at = span.end - 1
+        comma = "" if text[at - 1] == "(" else ", "
+        fixes.append(Fix("or pad each batch to its largest record" if fixes else "pad each batch to its largest record",
+                         (Edit(Span(span.file, at, at), f"{comma}pad=true"),)))
+    return tuple(fixes)
+
+
+def _calls(line: tree.Bind | tree.Draw) -> list[tree.Call]:
+    return [p for p in parts_of(line) if isinstance(p, tree.Call)]
