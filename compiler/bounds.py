@@ -16,8 +16,11 @@ from .definitions import definition
 from .graph import Node
 from .inequalities import infeasible
 from .linear import Poly, atom, of
-from .ranges import Range, Ranges
+from .ranges import LARGEST_SIZE, Range, Ranges
 
+__all__ = [
+    "LARGEST_SIZE", "Facts", "at_most", "contradicts", "equal", "fits_i64", "implies", "interval", "less", "nonzero", "refuted",
+]
 MOST_TRIES = 60
 MOST_ATOMS = 40
 ROUNDS = 4

@@ -1,4 +1,4 @@
-"""Smaller graphs of the same meaning: constants computed, laws applied, equal integer dims made one node.
+"""Smaller graphs of the same meaning: constants computed, laws applied, equal dims and equal builds made one node.
 
 Before:
 
@@ -40,6 +40,7 @@ from . import linear
 from .graph import Node, node, number, walk
 from .laws import LAWS, keeps, total
 from .rules import applied, by_head, constant_value, everywhere, with_dims
+from .twins import merge_twins
 
 MOST_ROUNDS = 4
 _LAWS = by_head(LAWS)
@@ -50,7 +51,7 @@ def simplify(root: Node, spans: Spans | None = None) -> Node:
     """The simplest form found of `root`; nodes that take another's place take over its `spans`."""
     moved = None if spans is None else _inherit(spans)
     for _ in range(MOST_ROUNDS):
-        before, root = root, everywhere(root, step, moved)
+        before, root = root, merge_twins(everywhere(root, step, moved), moved)
         if root is before:
             break
     return root

@@ -202,6 +202,34 @@ def test_equal_dims_become_one_node() -> None:
     assert built.args[1] is number(5)
 
 
+def test_builds_that_differ_in_their_binders_only_become_one() -> None:
+    table = node("field", type=Type("f32", (8, 8)), name="t")
+
+    def total_of(row: Node) -> Node:
+        k = var(fresh_id())
+        cell = node("index", table, row, k, type=F32, guard=False)
+        return node("reduce", cell, number(8), type=F32, ids=(k["id"],), kind="sum")
+
+    def rows(again: bool) -> Node:
+        i = var(fresh_id())
+        one, two = total_of(i), total_of(i)
+        body = apply("sub", two, one, type=F32) if again else apply("add", one, two, type=F32)
+        return node("build", body, number(8), type=Type("f32", (8,)), ids=(i["id"],))
+
+    a, b, c = (simplify.simplify(rows(again)) for again in (False, False, True))
+    assert a.args[0].args[0] is a.args[0].args[1]
+    k = var(fresh_id())
+    both = simplify.simplify(apply("mul", *(node("index", x, number(0), type=F32, guard=False) for x in (a, b)), type=F32))
+    assert both.args[0] is both.args[1]
+    other = simplify.simplify(apply("mul", *(node("index", x, k, type=F32, guard=False) for x in (a, c)), type=F32))
+    assert other.args[0] is not other.args[1]
+    p, q = var(fresh_id()), var(fresh_id())
+    by_first = node("reduce", total_of(p), number(8), number(8), type=F32, ids=(p["id"], fresh_id()), kind="sum")
+    by_second = node("reduce", total_of(q), number(8), number(8), type=F32, ids=(fresh_id(), q["id"]), kind="sum")
+    pair = simplify.simplify(apply("sub", by_first, by_second, type=F32))
+    assert pair.args[0] is not pair.args[1]
+
+
 def test_trivial_elements_and_missing() -> None:
     i, k = var(fresh_id()), var(fresh_id())
     level = node("build", Y, number(4), type=Type("f32", (4,)), ids=(i["id"],))
