@@ -152,7 +152,8 @@ class Repairs:
                         "only `\\n`, `\\t`, `\\\"` and `\\\\` do", fixes=(fix,))
             )
             return token.update(type="STRING", value='""'), whole.end()
-        body = self.text[start:row_end].rstrip(" \t)],")
+        row = self.text[start:row_end]
+        body = row.split(")", 1)[0] if ")" in row else row.rstrip(" \t],")
         end = start + max(len(body), 1)
         fix = Fix('close it with `"`', (self._edit(start, start + 1, '"'), self._edit(end, end, '"')) if str(token) == "'"
                   else (self._edit(end, end, '"'),))
