@@ -5,6 +5,7 @@ of one epoch after another.
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -19,8 +20,23 @@ from .atomics import atomics
 from .errors import DataError
 from .execute import DTYPES, view
 from .layout import (
-    END_COUNT, END_TABLE, ENDS, ENDS_READ, FAILED, HEAD, HEADER, HEAP_WANTED, POSITION, RELEASED, ROOM_WANTED, SHARE,
-    STATE, WANTED, Layout, Place, check_layout,
+    END_COUNT,
+    END_TABLE,
+    ENDS,
+    ENDS_READ,
+    FAILED,
+    HEAD,
+    HEADER,
+    HEAP_WANTED,
+    POSITION,
+    RELEASED,
+    ROOM_WANTED,
+    SHARE,
+    STATE,
+    WANTED,
+    Layout,
+    Place,
+    check_layout,
 )
 from .lease import Leases, Span, bytes_at
 from .limits import available
@@ -118,10 +134,8 @@ class Attachment:
                 poll.register(fd, select.POLLIN)
         poll.poll(None if seconds is None else max(1, int(seconds * 1000)))
         if self.data_fd >= 0:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.data_fd)
-            except BlockingIOError:
-                pass
 
     def pump(self) -> None:
         """Read the messages that are there."""

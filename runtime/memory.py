@@ -129,7 +129,8 @@ class Pagemap:
         if len(words) != count:
             return np.ones(count, bool)
         used = (words >> np.uint64(62)) != 0
-        return used & ((words >> np.uint64(61)) & np.uint64(1) == 0)
+        private: np.ndarray = used & ((words >> np.uint64(61)) & np.uint64(1) == 0)
+        return private
 
     def drop_private(self, address: int, count: int) -> None:
         """Drop those of `count` pages that are private copies; shared ones keep their place in the page table."""

@@ -5,6 +5,7 @@ of new rows. What a consumer writes into its control page is checked before it i
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -22,8 +23,24 @@ from .atomics import atomics
 from .errors import DataError
 from .execute import DTYPES, view
 from .layout import (
-    ALIGN, END_COUNT, END_TABLE, ENDS, ENDS_READ, FAILED, HEAD, HEADER, HEAP_WANTED, POSITION, RELEASED, ROOM_WANTED,
-    RUNNING, SHARE, STATE, WANTED, Layout, Place,
+    ALIGN,
+    END_COUNT,
+    END_TABLE,
+    ENDS,
+    ENDS_READ,
+    FAILED,
+    HEAD,
+    HEADER,
+    HEAP_WANTED,
+    POSITION,
+    RELEASED,
+    ROOM_WANTED,
+    RUNNING,
+    SHARE,
+    STATE,
+    WANTED,
+    Layout,
+    Place,
 )
 from .limits import MARGIN, available, show_size, too_little
 from .memory import PAGE, STEP, reserve
@@ -133,10 +150,8 @@ class Run:
     def stop(self) -> None:
         """Wake everybody who waits in `reserve`; it gives None from now on."""
         self.stopped = True
-        try:
+        with contextlib.suppress(OSError):                # the eventfd is full: it is signalled already
             os.eventfd_write(self.stop_fd, 1)
-        except OSError:                                   # closed already
-            pass
 
     def __del__(self) -> None:
         os.close(self.stop_fd)
@@ -360,9 +375,10 @@ def _encode(place: Place, value: Any) -> tuple[Any, int, tuple[int, ...]]:
     return np.frombuffer(data, np.uint8), len(data), ()
 
 
-def _text(value: Any) -> str | bytes | None:
-    return value if value is None or isinstance(value, str | bytes) else (
-        bytes(value) if isinstance(value, bytearray | memoryview | np.ndarray) else os.fspath(value))
+def _text(value: Any) -> Any:
+    if value is None or isinstance(value, str | bytes):
+        return value
+    return bytes(value) if isinstance(value, bytearray | memoryview | np.ndarray) else os.fspath(value)
 
 
 def _too_long(place: Place, need: int) -> DataError:
@@ -374,7 +390,5 @@ def _too_long(place: Place, need: int) -> DataError:
 
 
 def _drain(fd: int) -> None:
-    try:
+    with contextlib.suppress(BlockingIOError):
         os.eventfd_read(fd)
-    except BlockingIOError:
-        pass

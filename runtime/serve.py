@@ -5,6 +5,7 @@ It imports neither the compiler nor numba, lark or torch, and leaves when its co
 """
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
@@ -184,10 +185,8 @@ class Producer:
             lines = traceback.format_exception(error)
             error = DataError("E0807", f"the producer failed: {type(error).__name__}: {error}",
                               notes=tuple(line.rstrip() for line in lines[-12:]))
-        try:
+        with contextlib.suppress(Gone, ValueError):
             self.channel.send(messages.failed(generation, error))
-        except (Gone, ValueError):
-            pass
 
 
 def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
@@ -219,10 +218,9 @@ def main(fd: int) -> int:
     pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.getuid():
         return 1
-    try:
+    parent = None
+    with contextlib.suppress(OSError):                      # where there are none, the socket alone tells
         parent = os.pidfd_open(pid)
-    except OSError:
-        return 0
     if os.getppid() != pid:                                 # it has ended, and its number may be another's
         return 0
     try:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 
 import numpy as np
@@ -13,7 +14,6 @@ from pipec.runtime.memory import create, seal
 from pipec.runtime.messages import Channel
 from pipec.runtime.plan import Column
 from pipec.runtime.ring import Consumer, Writer
-import socket
 
 
 class Pair:
@@ -258,7 +258,12 @@ def test_byte_ring_too_small_for_a_batch_is_an_error_not_a_hang():
         pair.run(produce)
         with pytest.raises(DataError):
             pair.attachment.gone = None
-            threading.Timer(0.5, lambda: (setattr(pair.attachment, "gone", "test"), os.eventfd_write(pair.attachment.data_fd, 1))).start()
+
+            def leave():
+                pair.attachment.gone = "test"
+                os.eventfd_write(pair.attachment.data_fd, 1)
+
+            threading.Timer(0.5, leave).start()
             pair.reader.take(16)
         pair.thread.join(5)
         assert isinstance(pair.problem, DataError) and pair.problem.code == "E0809"
