@@ -1,0 +1,179 @@
+"""Sound: WAV of every width, cut files, resampling, spectrograms and mel banks by torchaudio's formulas."""
+from __future__ import annotations
+
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+
+from pipec.kernels import audio
+from pipec.kernels.ops import BadRecord
+
+
+def wav(samples, width=2, rate=16_000, kind=1):
+    """A WAV of integer samples [n, channels] (or floats, kind 3)."""
+    if kind == 3:
+        body = samples.astype("<f4").tobytes()
+    elif width == 1:
+        body = (samples + 128).astype(np.uint8).tobytes()
+    elif width == 3:
+        body = samples.astype("<i4").tobytes()
+        body = b"".join(body[i : i + 3] for i in range(0, len(body), 4))
+    else:
+        body = samples.astype(f"<i{width}").tobytes()
+    channels = samples.shape[1]
+    head = struct.pack("<HHIIHH", kind, channels, rate, rate * channels * width, channels * width, width * 8)
+    chunks = b"fmt " + struct.pack("<I", 16) + head + b"LIST\x03\0\0\0abc\0" + b"data" + struct.pack("<I", len(body)) + body
+    return b"RIFF" + struct.pack("<I", len(chunks) + 4) + b"WAVE" + chunks
+
+
+def decoded(data, cut="refuse"):
+    samples, rate = audio.decode_audio.cpu(np.empty, data, cut)
+    assert samples.dtype == np.float32 and samples.ndim == 2
+    return samples, int(rate)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_wav_of_every_width(width):
+    top = 2 ** (8 * width - 1)
+    samples = np.array([[0, -top], [top - 1, top // 2]], np.int64)
+    got, rate = decoded(wav(samples, width))
+    assert rate == 16_000
+    np.testing.assert_array_equal(got, (samples / top).astype(np.float32))
+
+
+def test_wav_as_the_standard_library_writes_it():
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(np.array([1, -2, 3], "<i2").tobytes())
+    got, rate = decoded(out.getvalue())
+    assert rate == 8000 and (got[:, 0] * 32768).tolist() == [1, -2, 3]
+    floats = np.array([[0.25], [-1.5]], np.float32)
+    np.testing.assert_array_equal(decoded(wav(floats, 4, kind=3))[0], floats)
+
+
+def test_cut_and_empty_wav():
+    data = wav(np.arange(100)[:, None])
+    with pytest.raises(BadRecord, match="ends early") as e:
+        decoded(data[:-50])
+    assert e.value.code == "E0801" and "150 of 200" in e.value.label
+    assert decoded(data[:-50], "fill")[0].shape == (75, 1)
+    assert decoded(wav(np.zeros((0, 2))))[0].shape == (0, 2)
+    with pytest.raises(BadRecord, match="ends early"):
+        decoded(data[:30])
+
+
+def test_what_is_no_sound():
+    for data in (b"", b"not a sound", b"\x89PNG\r\n\x1a\n", b"fLaC" + bytes(20), wav(np.zeros((3, 1)))[:20] + bytes(40)):
+        with pytest.raises(BadRecord) as e:
+            decoded(data)
+        assert len(e.value.reason) < 120
+
+
+def test_mutated_wav_only_makes_bad_records():
+    rng = np.random.default_rng(0)
+    start = wav(np.arange(60).reshape(-1, 2))
+    for _ in range(300):
+        data = bytearray(start[: rng.integers(1, len(start) + 1)])
+        for _ in range(3):
+            data[rng.integers(len(data))] = rng.integers(256)
+        try:
+            decoded(bytes(data), ("refuse", "fill")[rng.integers(2)])
+        except BadRecord:
+            pass
+
+
+# --- resampling ---------------------------------------------------------------------------------
+
+
+def resampled(x, rate, to):
+    return audio.resample.cpu(np.empty, x.astype(np.float32), rate, to)
+
+
+def test_resampled_lengths():
+    for n, rate, to, want in ((44100, 44100, 16000, 16000), (1000, 44100, 16000, 363), (1, 48000, 16000, 1), (0, 8000, 16000, 0)):
+        assert resampled(np.zeros(n), rate, to).shape == (want,)
+    x = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    np.testing.assert_array_equal(resampled(x, 16000, 16000), x)
+
+
+@pytest.mark.parametrize("rate,to", [(44100, 16000), (8000, 16000), (48000, 8000), (3, 2)])
+def test_resample_as_torchaudio(rate, to):
+    x = np.random.default_rng(1).normal(size=700).astype(np.float32)
+    np.testing.assert_allclose(resampled(x, rate, to), torchaudio_resample(x, rate, to), atol=2e-5)
+
+
+def torchaudio_resample(x, rate, to, width=6, rolloff=0.99):
+    """torchaudio's sinc_interp_hann, restated."""
+    g = np.gcd(rate, to)
+    old, new = rate // g, to // g
+    base = min(old, new) * rolloff
+    reach = int(np.ceil(width * old / base))
+    t = np.arange(0, -new, -1)[:, None] / new + np.arange(-reach, reach + old)[None] / old
+    t = np.clip(t * base, -width, width)
+    kernel = np.sinc(t) * np.cos(t * np.pi / width / 2) ** 2 * base / old
+    padded = np.pad(x.astype(np.float64), (reach, reach + old))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[1])[::old]
+    return (frames @ kernel.T).reshape(-1)[: int(np.ceil(new * len(x) / old))]
+
+
+def test_a_tone_keeps_its_frequency_and_what_is_too_high_goes():
+    t = np.arange(44100) / 44100
+    low = resampled(np.sin(2 * np.pi * 1000 * t), 44100, 16000)
+    assert np.argmax(np.abs(np.fft.rfft(low))) == 1000
+    high = resampled(np.sin(2 * np.pi * 10_000 * t), 44100, 16000)[200:-200]
+    assert 20 * np.log10(np.abs(high).max()) < -40
+
+
+def test_rates_that_cannot_be_met():
+    for rate, to in ((0, 16000), (16000, -1), (99_999_989, 100_000_007)):
+        with pytest.raises(BadRecord):
+            resampled(np.zeros(10), rate, to)
+
+
+# --- spectrograms -------------------------------------------------------------------------------
+
+
+def test_numbers_of_frames():
+    wave_ = np.zeros(16000, np.float32)
+    assert audio.spectrogram.ref(wave_, 400, 160, True).shape == (101, 201)
+    assert audio.spectrogram.ref(wave_, 400, 160, False).shape == (98, 201)
+    assert audio.spectrogram.ref(wave_[:399], 400, 160, False).shape == (0, 201)
+    assert audio.spectrogram.ref(wave_[:0], 400, 160, True).shape == (0, 201)
+    assert audio.spectrogram.ref(wave_[:1], 400, 160, True).shape == (1, 201)
+
+
+def test_spectrogram_as_torch():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(3).normal(size=3000).astype(np.float32)
+    for center in (True, False):
+        window = torch.hann_window(400)
+        want = torch.stft(torch.tensor(x), 400, 160, window=window, center=center, return_complex=True).abs().pow(2).T
+        got = audio.spectrogram.cpu(np.empty, x, 400, 160, center)
+        np.testing.assert_allclose(got, want.numpy(), atol=1e-5 * float(want.max()))
+
+
+def test_mel_bank_htk():
+    """torchaudio.functional.melscale_fbanks, restated."""
+    hertz = np.linspace(0, 8000, 201)
+    mels = np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 82)
+    points = 700 * (10 ** (mels / 2595) - 1)
+    slopes = points[None] - hertz[:, None]
+    widths = np.diff(points)
+    want = np.maximum(0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:])).T
+    got = audio.mel_bank.ref(80, 201, 16000, 0.0, 0.0, "htk", "none")
+    assert got.shape == (80, 201) and got.dtype == np.float32
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_mel_bank_slaney():
+    bank = audio.mel_bank.ref(40, 257, 16000, 0.0, 8000.0, "slaney", "slaney")
+    areas = bank.sum(1) * (8000 / 256)
+    np.testing.assert_allclose(areas[8:], 1, atol=0.15)
+    with pytest.raises(BadRecord):
+        audio.mel_bank.ref(40, 257, 16000, 0.0, 0.0, "bark", "none")
