@@ -29,7 +29,7 @@ ROUNDS = 4
 class Facts:
     """What is known at one place of a program: conditions that hold there, ranges of the binders around it."""
 
-    __slots__ = ("_ranges", "claims", "binders")
+    __slots__ = ("_ranges", "binders", "claims")
 
     def __init__(self, claims: tuple[Claim, ...] = (), binders: tuple[tuple[int, Poly], ...] = ()):
         self.claims = claims

@@ -139,7 +139,7 @@ class Line:
         while not self.accept(")"):
             if values:
                 self.expect(",")
-                if len(values) == 1 and self.accept(")"):
+                if self.accept(")"):
                     break
             values.append(self.value(depth + 1))
         return tuple(values)

@@ -22,7 +22,7 @@ def _one_sign(b: dict[str, Node]) -> bool:
     if not (_is_constant(b["c"]) and _is_constant(b["d"])):
         return False
     c, d = constant_value(b["c"]), constant_value(b["d"])
-    return (c >= 0) == (d >= 0) and -(2**63) <= c + d < 2**63
+    return bool((c >= 0) == (d >= 0) and -(2**63) <= c + d < 2**63)
 
 
 def _never_least(b: dict[str, Node]) -> bool:

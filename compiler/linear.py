@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..dsl.types import INT_RANGE, INTS, I64
+from ..dsl.types import I64, INT_RANGE, INTS
 from .graph import Node, node, number
 
 Monomial = tuple[Node, ...]  # factors, sorted by `order`; a factor may recur

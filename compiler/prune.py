@@ -6,18 +6,18 @@ asked instead.
 
 Before:
 
-    data = source(columns=(("x", (("x",),), "f32"), ("y", (("y",),), "f32")), kind="npz", options=(), paths=("d.npz",)) : {x: f32, y: f32}
+    d = source(columns=(("x", (("x",),), "f32"), ("y", (("y",),), "f32")), kind="npz", options=(), paths=()) : {x: f32, y: f32}
     x = field(name="x") : f32
     y = field(name="y") : f32
-    both = map(data, x, y, names=("x", "y")) : {x: f32, y: f32}
+    both = map(d, x, y, names=("x", "y")) : {x: f32, y: f32}
     out = map(both, x, names=("x",)) : {x: f32}
     emit(out, names=("x",)) : {x: f32}
 
 After:
 
-    data = source(columns=(("x", (("x",),), "f32"),), kind="npz", options=(), paths=("d.npz",)) : {x: f32}
+    d = source(columns=(("x", (("x",),), "f32"),), kind="npz", options=(), paths=()) : {x: f32}
     x = field(name="x") : f32
-    both = map(data, x, names=("x",)) : {x: f32}
+    both = map(d, x, names=("x",)) : {x: f32}
     out = map(both, x, names=("x",)) : {x: f32}
     emit(out, names=("x",)) : {x: f32}
 """
@@ -31,7 +31,7 @@ from ..dsl.types import Type
 from .graph import Node, children, node, substitute
 from .rules import with_dims
 
-SAME_FRAME = frozenset("where check shuffle take repeat shard skip_bad balance".split())
+SAME_FRAME = frozenset(["where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance"])
 MADE_BY_PACK = ("segment", "position")
 
 

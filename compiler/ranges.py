@@ -129,7 +129,7 @@ class Ranges:
         return result
 
     def _bounded(self, n: Node) -> Range:
-        result = _RULES.get(n.op, _anything)(self, n)
+        result: Range = _RULES.get(n.op, _anything)(self, n)
         if n.type.dtype in INTS and not n.type.dims:
             p = linear(n)
             if p.terms != (((n,), 1),) or p.constant:
@@ -138,7 +138,8 @@ class Ranges:
         return result if known is None else result.meet(known)
 
     def poly(self, p: Poly) -> Range:
-        low = high = p.constant
+        low: float = p.constant
+        high: float = p.constant
         for m, c in p.terms:
             r = Range(c, c)
             for factor in m:
@@ -266,7 +267,7 @@ class Ranges:
         given = operator.ranges(*((r.low, r.high) for r in map(self.value, n.args)))
         if isinstance(given, dict):
             given = given.get(part)
-        return whole(n.type) if given is None else Range(*given, n.type.dtype in FLOATS)
+        return whole(n.type) if given is None else Range(given[0], given[1], n.type.dtype in FLOATS)
 
     def part(self, n: Node) -> Range:
         inner = self.call(n.args[0], n["name"]) if n.args[0].op == "call" else whole(n.type)
@@ -314,7 +315,7 @@ _INTEGER: dict[str, Callable[..., Range]] = {
     "mod": _remainder,
 }
 # results of these are numbers where the args are
-_KEEPS_NUMBERS = frozenset("neg min max abs clamp floor ceil round trunc relu sign".split())
+_KEEPS_NUMBERS = frozenset(["neg", "min", "max", "abs", "clamp", "floor", "ceil", "round", "trunc", "relu", "sign"])
 
 _RULES: dict[str, Any] = {
     "const": Ranges.const,

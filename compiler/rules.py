@@ -17,7 +17,7 @@ from .graph import Node, children, node
 
 OPS = ("select", "fill", "missing")
 MOST_STEPS = 30  # at one node
-BOOLEAN = frozenset("eq ne lt le gt ge and or not xor missing".split())
+BOOLEAN = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "missing"])
 KINDS = {
     "int": ("i64",),
     "float": FLOATS,

@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from pipec.compiler import prune, simplify
 from pipec.compiler.graph import Node, const, fresh_id, node, number, var
 from pipec.compiler.graphtext import GraphTextError, parse_graph, print_graph, renumbered
@@ -26,7 +25,8 @@ def chain() -> Node:
     kept = node("where", data, node("apply", label, number(3), type=BOOL, fn="lt"), type=data.type)
     mixed = node("shuffle", kept, type=data.type, chunk=0, mix=0, window=0, key="train/shuffle")
     y, x, c = (var(fresh_id()) for _ in range(3))
-    shift = node("draw", number(-4), node("param", type=I64, name="reach"), type=I64, dist="integers", path="train/dy.integers", indexes=0)
+    reach = node("param", type=I64, name="reach")
+    shift = node("draw", number(-4), reach, type=I64, dist="integers", path="train/dy.integers", indexes=0)
     row = node("apply", y, shift, type=I64, fn="add")
     pixel = node("index", image, row, x, c, type=Type("u8", missing=True), guard=True)
     filled = node("fill", pixel, const(0, Type("u8")), type=Type("u8"))

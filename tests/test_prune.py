@@ -14,6 +14,13 @@ def stage(root: Node, op: str) -> Node:
     return next(n for n in walk(root) if n.op == op)
 
 
+def source(name: str, path: str, **types: str) -> str:
+    """A line of graph text: a source with these columns."""
+    columns = ", ".join(f'("{k}", (("{k}",),), "{t}")' for k, t in types.items())
+    frame = ", ".join(f"{k}: {t}" for k, t in types.items())
+    return f'{name} = source(columns=({columns},), kind="npz", options=(), paths=("{path}",)) : {{{frame}}}'
+
+
 def fields(n: Node) -> list[str]:
     return [name for name, _ in n.type.parts]
 
@@ -23,7 +30,7 @@ def columns(n: Node) -> list[str]:
 
 
 HEAD = """
-    s = source(columns=(("a", (("a",),), "f32"), ("b", (("b",),), "i64"), ("c", (("c",),), "bytes")), kind="npz", options=(), paths=("d.npz",)) : {a: f32, b: i64, c: bytes}
+    """ + source("s", "d.npz", a="f32", b="i64", c="bytes") + """
     a = field(name="a") : f32
     b = field(name="b") : i64
     c = field(name="c") : bytes
@@ -32,10 +39,11 @@ HEAD = """
 
 def test_conditions_keep_what_they_read() -> None:
     g = pruned(HEAD + """
-    w = where(s, lt(b, 3)) : {a: f32, b: i64, c: bytes}
+    t = lt(b, 3) : bool
+    w = where(s, t) : {a: f32, b: i64, c: bytes}
     m = map(w, a, b, c, names=("a", "b", "c")) : {a: f32, b: i64, c: bytes}
     emit(m, names=("a",)) : {a: f32}
-    """.replace("lt(b, 3)", "t").replace("    w =", "    t = lt(b, 3) : bool\n    w =", 1))
+    """)
     assert columns(stage(g, "source")) == ["a", "b"]
     assert fields(stage(g, "where")) == ["a", "b"]
     assert stage(g, "map")["names"] == ("a",)
@@ -56,7 +64,7 @@ def test_batch_keeps_what_sorts_it() -> None:
 
 SIZES = """
     h = extent(field="a", axis=0) : i64
-    s = source(columns=(("a", (("a",),), "f32[h]"), ("b", (("b",),), "f32[h]"), ("c", (("c",),), "i64")), kind="npz", options=(), paths=("d.npz",)) : {a: f32[h], b: f32[h], c: i64}
+    """ + source("s", "d.npz", a="f32[h]", b="f32[h]", c="i64") + """
     a = field(name="a") : f32[h]
     b = field(name="b") : f32[h]
     c = field(name="c") : i64
@@ -85,7 +93,7 @@ def test_a_size_alone_keeps_its_field() -> None:
 
 def test_branches_of_mix_and_zip() -> None:
     two = HEAD + """
-    r = source(columns=(("a", (("a",),), "f32"), ("b", (("b",),), "i64"), ("c", (("c",),), "bytes")), kind="npz", options=(), paths=("e.npz",)) : {a: f32, b: i64, c: bytes}
+    """ + source("r", "e.npz", a="f32", b="i64", c="bytes") + """
     """
     g = pruned(two + """
     m = mix(s, r, names=("p", "q"), weights=(), until="first", key="k") : {a: f32, b: i64, c: bytes}
@@ -106,7 +114,7 @@ def test_branches_of_mix_and_zip() -> None:
 
 def test_a_sample_that_nobody_reads_goes() -> None:
     text = HEAD + """
-    r = source(columns=(("b", (("b",),), "i64"), ("c", (("c",),), "bytes")), kind="npz", options=(), paths=("e.npz",)) : {b: i64, c: bytes}
+    """ + source("r", "e.npz", b="i64", c="bytes") + """
     m = map(s, a, names=("a",)) : {a: f32}
     p = sample(m, r, name="other", path="train/other", times=0) : {a: f32, other.b: i64, other.c: bytes}
     v = field(name="other.b") : i64
@@ -123,7 +131,7 @@ def test_a_sample_that_nobody_reads_goes() -> None:
 def test_each_keeps_what_counts_its_places() -> None:
     g = pruned("""
     h = extent(field="a", axis=0) : i64
-    s = source(columns=(("a", (("a",),), "f32[h]"), ("b", (("b",),), "f32[h]"), ("c", (("c",),), "i64")), kind="npz", options=(), paths=("d.npz",)) : {a: f32[h], b: f32[h], c: i64}
+    """ + source("s", "d.npz", a="f32[h]", b="f32[h]", c="i64") + """
     e = each(s, fields=("a", "b")) : {a: f32, b: f32, c: i64}
     c = field(name="c") : i64
     o = map(e, c, names=("c",)) : {c: i64}
@@ -136,7 +144,7 @@ def test_each_keeps_what_counts_its_places() -> None:
 def test_pack_and_balance() -> None:
     g = pruned("""
     h = extent(field="a", axis=0) : i64
-    s = source(columns=(("a", (("a",),), "f32[h]"), ("b", (("b",),), "f32[h]"), ("c", (("c",),), "i64")), kind="npz", options=(), paths=("d.npz",)) : {a: f32[h], b: f32[h], c: i64}
+    """ + source("s", "d.npz", a="f32[h]", b="f32[h]", c="i64") + """
     c = field(name="c") : i64
     l = balance(s, c, field="c", key="train/balance") : {a: f32[h], b: f32[h], c: i64}
     p = pack(l, 8, h, open=4, fields=("a", "b")) : {a: f32?[8], b: f32?[8], c: i64, segment: i64?[8], position: i64?[8]}

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from pipec.compiler import bounds, simplify
 from pipec.compiler.graph import Node, const, fresh_id, node, number, var, walk
 from pipec.compiler.laws import LAWS, keeps, total
