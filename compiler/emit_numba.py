@@ -71,7 +71,9 @@ def _float_text(value: float, dtype: str) -> str:
         return f"{dtype}({'-' if value < 0 else ''}inf)"
     if dtype == "f64":
         return f"f64({value!r})"
-    (value,) = struct.unpack("f", struct.pack("f", value))
+    value = float(const_number(Const(value, "f32")))
+    if math.isinf(value):
+        return f"f32({'-' if value < 0 else ''}inf)"
     for digits in range(6, 18):
         short = repr(float(f"{value:.{digits}g}"))
         if struct.pack("f", float(short)) == struct.pack("f", value):
@@ -92,6 +94,18 @@ def const_text(c: Const) -> str:
     if value == -(2**63):
         return f"(-{2**63 - 1} - 1)"
     return str(value)
+
+
+def const_number(c: Const) -> int | float | bool:
+    """The constant's value as LLVM takes it: f32 rounded, u64 as the i64 with its bits."""
+    if c.dtype == "bool":
+        return bool(c.value)
+    if c.dtype == "f32":
+        try:
+            return float(struct.unpack("f", struct.pack("f", float(c.value)))[0])
+        except OverflowError:
+            return math.copysign(math.inf, c.value)
+    return float(c.value) if c.dtype == "f64" else int(c.value)
 
 
 class Interner:

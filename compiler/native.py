@@ -1,7 +1,7 @@
 """Kernels to machine code: loop IR goes in, verified objects lie in the compile cache afterwards.
 
-Numba is imported only when the cache lacks an object. Its optimised LLVM IR for one record gets the loop
-over records around it and becomes a relocatable object for this CPU.
+The LLVM IR for one record gets the loop over records around it and becomes a relocatable object for this CPU.
+Numba is imported only where a test asks for a kernel through its text.
 """
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 from ..runtime import objects
 from ..runtime.plan import KernelText
-from .emit_numba import arguments_of, kernel_text
+from .emit_llvm import module_text
+from .emit_numba import kernel_text
 from .loops import Kernel
 
 # Every record whose status is 0 on entry; -1 (too little memory) ends the kernel.
 LOOP = """
-declare i64 @{record}(i64, i64)
-
 define void @{symbol}(i64 %n, i64 %table, i64 %status, i64 %arena) {{
 entry:
   %statuses = inttoptr i64 %status to ptr
@@ -74,18 +73,30 @@ def record_ir(text: str) -> tuple[str, str]:
     return made._library.get_llvm_str(), made.native_name
 
 
-def object_code(text: str, key: str) -> bytes:
-    """The relocatable object for this text; its one visible symbol is `objects.symbol_of(key)`."""
-    binding = objects.llvm()
-    ir, record = record_ir(text)
-    module = binding.parse_assembly(ir)
-    symbol = objects.symbol_of(key)
-    loop = LOOP.format(record=record, symbol=symbol, stride=8 * arguments_of(text))
-    module.link_in(binding.parse_assembly(loop))
+def object_code(kernel: Kernel, key: str, through: str = "llvm") -> bytes:
+    """The relocatable object of a kernel; its one visible symbol is `objects.symbol_of(key)`.
+
+    `through` "numba" compiles the kernel's text instead of its loop IR: slow, the same bits, for tests.
+    """
+    binding, symbol = objects.llvm(), objects.symbol_of(key)
+    if through == "numba":
+        ir, record = record_ir(kernel_text(kernel))
+    else:
+        ir, record = module_text(kernel, symbol), f"{symbol}_record"
+    loop = LOOP.format(record=record, symbol=symbol, stride=8 * len(kernel.arguments))
+    if through == "numba":
+        module = binding.parse_assembly(ir)
+        module.link_in(binding.parse_assembly(f"declare i64 @{record}(i64, i64)" + loop))
+    else:
+        module = binding.parse_assembly(ir + loop)
+    module.verify()
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
-    module.verify()
+    tuning = binding.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
+    builder = binding.create_pass_builder(machine(), tuning)
+    builder.getModulePassManager().run(module, builder)
     return bytes(machine().emit_object(module))
 
 
@@ -96,6 +107,6 @@ def build(kernels: Sequence[Kernel]) -> list[KernelText]:
         text = kernel_text(kernel)
         key = objects.key_of(text)
         if objects.fetch(key) is None:
-            objects.store(key, object_code(text, key))
+            objects.store(key, object_code(kernel, key))
         texts.append(KernelText(kernel.name, text, key))
     return texts

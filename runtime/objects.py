@@ -17,7 +17,6 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,7 @@ def target() -> Target:
     import llvmlite
 
     made = [f"python {sys.version_info[0]}.{sys.version_info[1]}", f"llvmlite {llvmlite.__version__}"]
-    with contextlib.suppress(PackageNotFoundError):
-        made.append(f"numba {version('numba')}")
-    for name in ("intrinsics.py", "native.py"):   # a change of what the names in a text mean makes other code
+    for name in ("instructions.py", "emit_llvm.py", "native.py"):   # a change of what the names in a text mean makes other code
         with contextlib.suppress(OSError):
             source = (Path(__file__).parent.parent / "compiler" / name).read_bytes()
             made.append(hashlib.blake2b(source, digest_size=8).hexdigest())

@@ -1,0 +1,233 @@
+"""What the names in kernel texts mean in machine code: each is a few LLVM instructions, put where it stands.
+
+A code is a function of an LLVM builder and the arguments' values; both ways to machine code use it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+LLVM = {
+    "bool": ir.IntType(1), "u8": ir.IntType(8), "i8": ir.IntType(8), "u16": ir.IntType(16), "i16": ir.IntType(16),
+    "u32": ir.IntType(32), "i32": ir.IntType(32), "u64": ir.IntType(64), "i64": ir.IntType(64),
+    "f16": ir.IntType(16), "bf16": ir.IntType(16), "f32": ir.FloatType(), "f64": ir.DoubleType(),
+}
+I32, I64 = LLVM["i32"], LLVM["i64"]
+Code = Callable[..., Any]   # (ir builder, *llvm values) -> llvm value
+
+
+def llvm_call(b: Any, name: str, result: Any, *args: Any) -> Any:
+    fnty = ir.FunctionType(result, [a.type for a in args])
+    module = b.module
+    fn = module.globals.get(name) or ir.Function(module, fnty, name)
+    return b.call(fn, args)
+
+
+def suffix(t: Any) -> str:
+    return {ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(t) or f"i{t.width}"
+
+
+def is_float(v: Any) -> bool:
+    return isinstance(v.type, (ir.FloatType, ir.DoubleType))
+
+
+def overloaded(name: str) -> Code:
+    """The LLVM intrinsic `name`, overloaded on its first argument."""
+    return lambda b, *args: llvm_call(b, f"llvm.{name}.{suffix(args[0].type)}", args[0].type, *args)
+
+
+# --- arithmetic ---
+
+
+def zero(v: Any) -> Any: return ir.Constant(v.type, 0)
+def number(v: Any, n: Any) -> Any: return ir.Constant(v.type, n)
+
+
+def safe_divisor(b: Any, y: Any) -> Any:
+    """Division by 0 would kill the process; proofs exclude it, but both sides of a select are evaluated."""
+    return b.select(b.icmp_signed("==", y, zero(y)), number(y, 1), y)
+
+
+def divmod_floor(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    d = safe_divisor(b, y)
+    # i64's least value divided by -1 traps: negate by hand instead.
+    minus = b.icmp_signed("==", d, number(d, -1))
+    d = b.select(minus, number(d, 1), d)
+    q, r = b.sdiv(x, d), b.srem(x, d)
+    down = b.and_(b.icmp_signed("!=", r, zero(r)), b.icmp_signed("<", b.xor(r, d), zero(r)))
+    q = b.select(down, b.sub(q, number(q, 1)), q)
+    r = b.select(down, b.add(r, d), r)
+    return b.select(minus, b.sub(zero(x), x), q), r
+
+
+def floordiv(b: Any, x: Any, y: Any) -> Any:
+    if is_float(x):
+        return llvm_call(b, f"llvm.floor.{suffix(x.type)}", x.type, b.fdiv(x, y))
+    return divmod_floor(b, x, y)[0]
+
+
+def mod(b: Any, x: Any, y: Any) -> Any:
+    if is_float(x):
+        return b.fsub(x, b.fmul(floordiv(b, x, y), y))
+    return divmod_floor(b, x, y)[1]
+
+
+def least(b: Any, x: Any, y: Any) -> Any:
+    if not is_float(x):
+        return b.select(b.icmp_signed("<", x, y), x, y)
+    return b.select(b.fcmp_unordered("uno", x, x), x, b.select(b.fcmp_ordered("<", x, y), x, y))
+
+
+def greatest(b: Any, x: Any, y: Any) -> Any:
+    if not is_float(x):
+        return b.select(b.icmp_signed(">", x, y), x, y)
+    return b.select(b.fcmp_unordered("uno", x, x), x, b.select(b.fcmp_ordered(">", x, y), x, y))
+
+
+def absolute(b: Any, x: Any) -> Any:
+    if is_float(x):
+        return overloaded("fabs")(b, x)
+    return b.select(b.icmp_signed("<", x, zero(x)), b.sub(zero(x), x), x)
+
+
+def unsigned_high(b: Any, x: Any, y: Any) -> Any:
+    wide = ir.IntType(128)
+    product = b.mul(b.zext(x, wide), b.zext(y, wide))
+    return b.trunc(b.lshr(product, ir.Constant(wide, 64)), I64)
+
+
+# --- conversions ---
+
+
+def half_of_float(b: Any, x: Any) -> Any:
+    """f32 to the bits of f16, to nearest even, as NumPy does it, in integer operations (no library call)."""
+    v = b.bitcast(x, I32)
+    c = lambda n: ir.Constant(I32, n)  # noqa: E731
+    sign = b.and_(b.lshr(v, c(16)), c(0x8000))
+    a = b.and_(v, c(0x7FFFFFFF))
+    # Normal results: rebias the exponent, then round the 13 bits that go away to nearest even.
+    odd = b.and_(b.lshr(a, c(13)), c(1))
+    normal = b.lshr(b.add(b.add(a, c(0xC8000FFF)), odd), c(13))
+    # Subnormal results: adding 0.5 puts the bits that stay at the low end, rounded by the addition itself.
+    shifted = b.fadd(b.bitcast(a, ir.FloatType()), ir.Constant(ir.FloatType(), 0.5))
+    small = b.sub(b.bitcast(shifted, I32), c(0x3F000000))
+    # NumPy keeps the upper bits of a nan, and some bit must stay set.
+    payload = b.lshr(b.and_(a, c(0x7FFFFF)), c(13))
+    nan = b.or_(c(0x7C00), b.select(b.icmp_signed("==", payload, c(0)), c(1), payload))
+    h = b.select(b.icmp_signed("<", a, c(0x38800000)), small, normal)
+    h = b.select(b.icmp_signed(">=", a, c(0x477FF000)), c(0x7C00), h)
+    h = b.select(b.icmp_signed(">", a, c(0x7F800000)), nan, h)
+    return b.trunc(b.or_(h, sign), LLVM["f16"])
+
+
+def float_of_half(b: Any, h: Any) -> Any:
+    c = lambda n: ir.Constant(I32, n)  # noqa: E731
+    v = b.zext(h, I32)
+    sign = b.shl(b.and_(v, c(0x8000)), c(16))
+    a = b.shl(b.and_(v, c(0x7FFF)), c(13))
+    normal = b.add(a, c(0x38000000))
+    special = b.add(a, c(0x70000000))
+    magic = ir.Constant(I32, 0x38800000)
+    small = b.bitcast(
+        b.fsub(b.bitcast(b.add(a, magic), ir.FloatType()), b.bitcast(magic, ir.FloatType())), I32
+    )
+    out = b.select(b.icmp_signed("<", a, c(0x00800000)), small, normal)
+    out = b.select(b.icmp_signed(">=", a, c(0x0F800000)), special, out)
+    return b.bitcast(b.or_(out, sign), ir.FloatType())
+
+
+def brain_of_float(b: Any, x: Any) -> Any:
+    """f32 to the bits of bf16, to nearest even; nan becomes the quiet nan of its sign, as ml_dtypes does it."""
+    v = b.bitcast(x, I32)
+    c = lambda n: ir.Constant(I32, n)  # noqa: E731
+    odd = b.and_(b.lshr(v, c(16)), c(1))
+    rounded = b.lshr(b.add(b.add(v, c(0x7FFF)), odd), c(16))
+    nan = b.or_(b.and_(b.lshr(v, c(16)), c(0x8000)), c(0x7FC0))
+    return b.trunc(b.select(b.fcmp_unordered("uno", x, x), nan, rounded), LLVM["bf16"])
+
+
+RANGES = {"u8": (0, 255), "i8": (-128, 127), "u16": (0, 65535), "i16": (-32768, 32767), "u32": (0, 2**32 - 1),
+          "i32": (-(2**31), 2**31 - 1)}
+
+
+def to_integer(b: Any, x: Any, target: str, mode: str) -> Any:
+    if mode == "round":
+        x = overloaded("rint")(b, x)
+    letter, width = ("u" if target[0] == "u" else "s"), LLVM[target]
+    return llvm_call(b, f"llvm.fpto{letter}i.sat.{suffix(width)}.{suffix(x.type)}", width, x)
+
+
+def convert(source: str, target: str, mode: str) -> Code:
+    """How a value of one dtype becomes another; see `loops.Cast`."""
+
+    def code(b: Any, x: Any) -> Any:
+        if mode == "bits":
+            return same_bits(b, x, target)
+        held = source
+        if source == "f16":
+            x, held = float_of_half(b, x), "f32"
+        elif source == "bf16":
+            wide = b.shl(b.zext(x, I32), ir.Constant(I32, 16))
+            x, held = b.bitcast(wide, ir.FloatType()), "f32"
+        if held in ("f32", "f64"):
+            return from_float(b, x, target, mode)
+        return from_integer(b, x, held, target, mode)
+
+    return code
+
+
+def same_bits(b: Any, x: Any, target: str) -> Any:
+    if x.type == LLVM["f32"]:
+        return b.zext(b.bitcast(x, I32), I64)
+    if target == "f32":
+        return b.bitcast(b.trunc(x, I32), LLVM["f32"])
+    return x if x.type == LLVM[target] else b.bitcast(x, LLVM[target])
+
+
+def from_float(b: Any, x: Any, target: str, mode: str) -> Any:
+    single = x.type == ir.FloatType()
+    if target == "bool":
+        return b.fcmp_unordered("!=", x, ir.Constant(x.type, 0.0))
+    if target == "f64":
+        return b.fpext(x, ir.DoubleType()) if single else x
+    if target == "f32":
+        return x if single else b.fptrunc(x, ir.FloatType())
+    if target == "f16":
+        return half_of_float(b, x if single else b.fptrunc(x, ir.FloatType()))
+    if target == "bf16":
+        return brain_of_float(b, x if single else b.fptrunc(x, ir.FloatType()))
+    return to_integer(b, x, target, mode)
+
+
+def from_integer(b: Any, x: Any, source: str, target: str, mode: str) -> Any:
+    signed = source[0] == "i"
+    wide = x if x.type.width == 64 else (b.sext if signed else b.zext)(x, I64)
+    if target == "bool":
+        return b.icmp_signed("!=", wide, zero(wide))
+    if target in ("f32", "f64"):
+        return (b.sitofp if source != "u64" else b.uitofp)(wide, LLVM[target])
+    if target in ("f16", "bf16"):
+        return from_float(b, b.sitofp(wide, ir.FloatType()), target, "exact")
+    if mode != "exact" and source == "u64" and target != "u64":
+        wide = b.select(b.icmp_signed("<", wide, zero(wide)), number(wide, 2**63 - 1), wide)
+    if mode != "exact" and target in RANGES:
+        low, high = (ir.Constant(I64, n) for n in RANGES[target])
+        wide = b.select(b.icmp_signed("<", wide, low), low, wide)
+        wide = b.select(b.icmp_signed(">", wide, high), high, wide)
+    if mode != "exact" and target == "u64" and source != "u64":
+        wide = b.select(b.icmp_signed("<", wide, zero(wide)), zero(wide), wide)
+    return wide if target in ("i64", "u64") else b.trunc(wide, LLVM[target])
+
+
+# --- the functions ---
+
+FUNCTIONS: dict[str, tuple[str, Code]] = {   # name → (how it is typed, code)
+    "select": ("chosen", lambda b, c, x, y: b.select(c, x, y)),
+    "min": ("same", least), "max": ("same", greatest), "abs": ("same", absolute),
+    "floor": ("same", overloaded("floor")), "ceil": ("same", overloaded("ceil")), "rint": ("same", overloaded("rint")),
+    "sqrt": ("same", overloaded("sqrt")), "floordiv": ("same", floordiv), "mod": ("same", mod),
+    "shl": ("same", lambda b, x, n: b.shl(x, n)), "shr": ("same", lambda b, x, n: b.ashr(x, n)),
+    "ushr": ("same", lambda b, x, n: b.lshr(x, n)), "mulhi": ("same", unsigned_high),
+}
