@@ -5,20 +5,18 @@ every field of one source record. Only fields that something emitted needs are c
 """
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ..dsl.types import Type
 from ..kernels import random
 from ..kernels.ops import BadRecord
-from ..kernels.scalar import NUMPY
 from ..kernels.sources import Source, SourceError, open_source
 from ..runtime import order as orders
 from ..runtime.errors import DataError, Where
+from .evaluate_frames import Record, batch, child, each, pack, stack, window
 from .evaluate_values import Cells, Evaluator, Frame, cells_of, constant
 from .graph import Node, Program, children
 
@@ -26,20 +24,13 @@ __all__ = ["constant", "evaluate", "record"]
 FOREVER = 1 << 50   # positions of an endless stream
 SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance", "share"))
 ORDERS = frozenset(("shuffle", "repeat", "balance"))
+MADE = {"each": each, "batch": batch, "window": window, "pack": pack}
+Unread = Record | DataError      # a source record, or why it can't be read
 
 
-@dataclass(frozen=True)
-class Record:
-    """A record, batch or row between two stages. `position` and `name` are those of its (first) source record."""
-
-    fields: Mapping[str, Cells]
-    id: int
-    position: int
-    name: str = ""
-    count: int = 1
-
-
-def evaluate(program: Program, epoch: int = 0, start: int = 0, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def evaluate(
+    program: Program, epoch: int = 0, start: int = 0, params: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
     """What `emit` delivers in this epoch, from source position `start` on. Raises DataError."""
     run = Run(program, epoch, start, params or {})
     for record in run.records(program.emit.args[0]):
@@ -153,8 +144,7 @@ class Run:
         """The records of a stream; `turn` counts its repetitions by `mix` and `zip`, each newly shuffled."""
         match n.op:
             case "each" | "batch" | "window" | "pack":
-                make: Callable[[Node, Iterator[Record]], Iterator[Record]] = getattr(self, "_" + n.op)
-                yield from make(n, self.records(n.args[0], turn))
+                yield from MADE[n.op](self, n, self.records(n.args[0], turn))
             case "mix" | "zip" | "sample":
                 yield from getattr(self, "_" + n.op)(n, turn)
             case _:
@@ -175,15 +165,15 @@ class Run:
             if any(count <= 0 for count in left.values()):
                 return
 
-    def _judged(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Record | BaseException, start: Node) -> Record | None:
+    def _judged(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Unread, start: Node) -> Record | None:
         """The record after its frame's stages and map; None if it leaves. A bad one raises, or is counted."""
         at_most = next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
         try:
-            if isinstance(r, BaseException):
+            if isinstance(r, DataError):
                 raise r
             return self._through(n, stages, left, r)
         except DataError as error:
-            if not isinstance(r, BaseException):
+            if not isinstance(r, DataError):
                 error = replace(error, record=r.name, epoch=self.epoch, position=r.position)
             if at_most is None:
                 raise error from None
@@ -225,14 +215,14 @@ class Run:
                 raise replace(self.fail(error.code, error.title, n), notes=error.notes) from None
         return self.sources[n]
 
-    def _ordered(self, start: Node, stages: Sequence[Node], turn: int) -> Iterator[Record | BaseException]:
+    def _ordered(self, start: Node, stages: Sequence[Node], turn: int) -> Iterator[Unread]:
         """Records in the order that the frame's shuffles ask for; a source record that can't be read is an exception."""
         changes, conditions = [], False
         for s in stages:
             conditions = conditions or s.op in ("where", "check")
             if s.op in ORDERS or (s.op == "take" and not conditions):
                 changes.append(s)
-        read: Callable[[int], Record | BaseException]
+        read: Callable[[int], Unread]
         if start.op == "source":
             length, read = len(self.source(start)), lambda i: self._read(start, i)
         elif changes:
@@ -245,14 +235,14 @@ class Run:
         for s in changes:
             order = self._order(s, order, read, turn)
         for position in range(self.start if start.op == "source" else 0, order.length):
-            (index,), (again,) = order.at(np.array([position]))
+            (index,), (again,) = order.at(np.array([position], np.int64))
             r = read(int(index))
             if isinstance(r, DataError):
                 yield replace(r, position=position)
             elif isinstance(r, Record):
-                yield replace(r, id=_child(r.id, int(again) + turn), position=position if start.op == "source" else r.position)
+                yield replace(r, id=child(r.id, int(again) + turn), position=position if start.op == "source" else r.position)
 
-    def _order(self, s: Node, inner: orders.Order, read: Callable[[int], Record | BaseException], turn: int) -> orders.Order:
+    def _order(self, s: Node, inner: orders.Order, read: Callable[[int], Unread], turn: int) -> orders.Order:
         if inner.length == 0:
             return inner
         match s.op:
@@ -271,10 +261,10 @@ class Run:
         values = [self._balanced(s, read(int(i))) for i in indexes]
         return orders.Balanced(inner, values)
 
-    def _balanced(self, s: Node, r: Record | BaseException) -> Any:
+    def _balanced(self, s: Node, r: Unread) -> Any:
         return self.evaluator(r).scalar(s.args[1]) if isinstance(r, Record) else -1
 
-    def _read(self, n: Node, index: int) -> Record | BaseException:
+    def _read(self, n: Node, index: int) -> Unread:
         source = self.source(n)
         name = source.name(index)
         id = int(source.ids(np.array([index]))[0])
@@ -286,108 +276,15 @@ class Run:
             return replace(self.fail(bad.code, bad.reason, n), label=bad.label, record=name)
         return Record(fields, id, index, name)
 
-    # --- new frames -------------------------------------------------------------------------------
-
-    def _each(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
-        names = n["fields"]
-        for r in records:
-            for row in range(len(r.fields[names[0]].values)):
-                fields = {k: _place(v, row) if k in names else v for k, v in r.fields.items()}
-                yield replace(r, fields=fields, id=_child(r.id, row))
-
-    def _batch(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
-        given = dict(zip(n["has"], n.args[1:], strict=True))
-        size, budget = (self.number(given[k]) if k in given else None for k in ("n", "budget"))
-        waiting: dict[int, list[tuple[Record, int]]] = {}
-        for r in records:
-            length = int(self.evaluator(r).scalar(given["by"])) if "by" in given else 1
-            bucket = bisect.bisect_left(n["edges"], length) if n["edges"] else 0
-            mine = waiting.setdefault(bucket, [])
-            longest = max([length, *(other for _, other in mine)])
-            if mine and budget is not None and longest * (len(mine) + 1) > budget:
-                yield self._stacked(n, [m for m, _ in mine])
-                mine = waiting[bucket] = []
-            mine.append((r, length))
-            if len(mine) == size:
-                yield self._stacked(n, [m for m, _ in waiting.pop(bucket)])
-        for bucket in sorted(waiting):
-            if waiting[bucket] and not n["whole"]:
-                yield self._stacked(n, [m for m, _ in waiting[bucket]])
-
-    def _stacked(self, n: Node, rows: list[Record], places: int | None = None) -> Record:
-        """Records as one, a dimension in front; `places` more than records are missing."""
-        first = rows[0]
-        before = dict(n.args[0].type.parts)
-        types = dict(n.type.parts)
-        fields = {}
-        for name in first.fields:
-            padded = name in types and types[name].missing and not before[name].missing
-            fields[name] = stack([r.fields[name] for r in rows], places or len(rows), padded)
-        return Record(fields, first.id, first.position, first.name, len(rows))
-
-    def _window(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
-        """Windows begin every `stride` records, as long as they hold one that no window before them held."""
-        size, stride = self.number(n.args[1]), self.number(n.args[2])
-        held: list[Record] = []
-        skip, fresh = 0, 0
-        for r in records:
-            if skip:
-                skip -= 1
-                continue
-            held.append(r)
-            fresh += 1
-            if len(held) == size:
-                yield self._stacked(n, held)
-                skip, held, fresh = max(0, stride - size), held[stride:], 0
-        if fresh and n["rest"] == "keep":
-            yield self._stacked(n, held, size if n["pad"] else None)
-
-    def _pack(self, n: Node, records: Iterator[Record]) -> Iterator[Record]:
-        """First fit: the oldest open row with room; a full row leaves, and the oldest where too many are open."""
-        size = self.number(n.args[1])
-        rows: list[tuple[list[Record], list[int]]] = []
-        for r in records:
-            length = int(self.evaluator(r).scalar(n.args[2]))
-            if length > size:
-                raise self.fail("E0805", f"a record of length {length} doesn't fit a row of {size}", n, r)
-            row = next((row for row in rows if sum(row[1]) + length <= size), None)
-            if row is None:
-                if len(rows) == n["open"]:
-                    yield self._row(n, size, *rows.pop(0))
-                row = ([], [])
-                rows.append(row)
-            row[0].append(r)
-            row[1].append(length)
-            if sum(row[1]) == size:
-                rows.remove(row)
-                yield self._row(n, size, *row)
-        for row in rows:
-            yield self._row(n, size, *row)
-
-    def _row(self, n: Node, size: int, rows: list[Record], lengths: list[int]) -> Record:
-        used = sum(lengths)
-        fields = {}
-        for name in rows[0].fields:
-            cells = [r.fields[name] for r in rows]
-            fields[name] = _laid(cells, size) if name in n["fields"] else stack(cells, len(rows), False)
-        missing = np.arange(size) >= used
-        rest = [0] * (size - used)
-        segment = [k + 1 for k, length in enumerate(lengths) for _ in range(length)]
-        position = [p for length in lengths for p in range(length)]
-        fields["segment"] = Cells(np.array(segment + rest, np.int64), missing)
-        fields["position"] = Cells(np.array(position + rest, np.int64), missing)
-        return Record(fields, rows[0].id, rows[0].position, rows[0].name, len(rows))
-
     # --- several streams --------------------------------------------------------------------------
 
-    def _again(self, n: Node, turn: int, seen: dict[Node, int]) -> Iterator[Record]:
-        """A stream's records again and again; `seen` counts how often it ended."""
+    def _again(self, n: Node, turn: int) -> Iterator[Record]:
+        """A stream's records again and again."""
         for again in range(turn * (1 << 16), FOREVER):
             count = 0
             for r in self.records(n, again):
                 count += 1
                 yield r
-            seen[n] = seen.get(n, 0) + 1
             if not count:
                 return
 
@@ -395,7 +292,7 @@ class Run:
         """In turns, or by weights: the choice at place p is a draw of id p. A branch's number joins the ids of its records."""
         until, key = n["until"], random.draw_key(self.program.seed or 0, n["key"], self.epoch)
         ends = np.cumsum(np.array(n["weights"], np.float64))
-        branches = [Peeked(self.records(b, turn) if until == "first" else self._again(b, turn, {})) for b in n.args]
+        branches = [Peeked(self.records(b, turn) if until == "first" else self._again(b, turn)) for b in n.args]
         finite = [Peeked(self.records(b, turn)) for b in n.args] if until == "all" else []
         place = 0
         while until in ("first", "all") or place < until:
@@ -407,7 +304,7 @@ class Run:
             if branches[which].ended:
                 return
             r = branches[which].next()
-            yield replace(r, id=_child(r.id, which))
+            yield replace(r, id=child(r.id, which))
             place += 1
             if finite:
                 if not finite[which].ended:
@@ -418,10 +315,11 @@ class Run:
     def _zip(self, n: Node, turn: int) -> Iterator[Record]:
         """Side by side until the first stream ends; the others repeat, newly shuffled."""
         first, *others = n.args
-        repeated = [self._again(b, turn, {}) for b in others]
+        repeated = [self._again(b, turn) for b in others]
         for r in self.records(first, turn):
             rows = [r, *(next(b) for b in repeated)]
-            yield replace(r, fields={f"{name}.{k}": v for name, row in zip(n["names"], rows, strict=True) for k, v in row.fields.items()})
+            fields = {f"{name}.{k}": v for name, row in zip(n["names"], rows, strict=True) for k, v in row.fields.items()}
+            yield replace(r, fields=fields)
 
     def _sample(self, n: Node, turn: int) -> Iterator[Record]:
         """One record of the other stream (or `times` of them), chosen by a draw, beside each record."""
@@ -431,8 +329,11 @@ class Run:
         for r in self.records(stream, turn):
             if not listed:
                 raise self.fail("E0804", "`sample` of a pipeline without records", n, r)
-            chosen = [listed[int(draw.ref(key, r.id, k, np.int64(0), np.int64(len(listed))))] for k in range(max(1, n["times"]))]
-            found = {k: stack([c.fields[k] for c in chosen], len(chosen), False) for k in chosen[0].fields} if n["times"] else chosen[0].fields
+            many = np.int64(len(listed))
+            chosen = [listed[int(draw.ref(key, r.id, k, np.int64(0), many))] for k in range(max(1, n["times"]))]
+            found = chosen[0].fields
+            if n["times"]:
+                found = {k: stack([c.fields[k] for c in chosen], len(chosen), False) for k in found}
             yield replace(r, fields={**r.fields, **{f"{n['name']}.{k}": v for k, v in found.items()}})
 
 
@@ -452,42 +353,3 @@ class Peeked:
     def next(self) -> Record:
         assert not self.ended
         return self.head.pop()
-
-
-def _child(id: int, place: int) -> int:
-    return int(orders.child_ids(np.array([id], np.uint64), np.array([place], np.uint64))[0])
-
-
-def _place(x: Cells, at: int) -> Cells:
-    if np.asarray(x.values).dtype == object:
-        return cells_of(x.values[at], Type("text"))
-    return Cells(np.asarray(x.values[at]), None if x.missing is None else np.asarray(x.missing[at]))
-
-
-def stack(cells: Sequence[Cells], places: int, padded: bool) -> Cells:
-    """Values under each other, `places` in all; the missing rest, and what sizes that differ leave, is 0 and masked."""
-    arrays = [np.asarray(c.values) for c in cells]
-    masks = [np.zeros(a.shape, np.bool_) if c.missing is None else np.asarray(c.missing) for a, c in zip(arrays, cells, strict=True)]
-    shape = tuple(int(d) for d in np.max([a.shape for a in arrays], axis=0)) if arrays[0].ndim else ()
-    out = np.zeros((places, *shape), arrays[0].dtype)
-    mask = np.ones((places, *shape), np.bool_)
-    if out.dtype == object:
-        out[...] = ""
-    for k, (array, missing) in enumerate(zip(arrays, masks, strict=True)):
-        inside = (k, *map(slice, array.shape))
-        out[inside], mask[inside] = array if array.ndim else array[()], missing
-    masked = padded or places > len(cells) or any(c.missing is not None for c in cells)
-    if not masked and any(a.shape != arrays[0].shape for a in arrays):
-        raise AssertionError("records of different sizes can't be stacked")
-    return Cells(out, mask if masked else None)
-
-
-def _laid(cells: Sequence[Cells], size: int) -> Cells:
-    """Tensors end to end along their first dimension, the rest of `size` missing."""
-    joined = np.concatenate([c.values for c in cells])
-    mask = np.concatenate([np.zeros(c.values.shape, np.bool_) if c.missing is None else c.missing for c in cells])
-    out = np.zeros((size, *joined.shape[1:]), joined.dtype)
-    out[: len(joined)] = joined
-    missing = np.ones(out.shape, np.bool_)
-    missing[: len(joined)] = mask
-    return Cells(out, missing)

@@ -1,6 +1,7 @@
 """The definition of the language, values: level 1 interpreted with NumPy, slowly and obviously.
 
-`Evaluator` gives the values of one frame, `constant(node)` a closed node's value; streams are in `evaluate`. Every other way to run a program is tested against this one, bit for bit where no library is called.
+`Evaluator` gives the values of one frame, `constant(node)` a closed node's value; streams are in `evaluate`. Every other
+way to run a program is tested against this one, bit for bit where no library is called.
 
 A binder is an axis: below b binders a scalar is an array of b axes (1 long where the value doesn't depend on the binder), a
 tensor has its dims behind them. `select`, `fill`, `and`, `or` evaluate their sides only where they are chosen: `Context.active`
@@ -353,7 +354,7 @@ class Evaluator:
         """The value of `n` at one place after another, for what isn't done on whole grids."""
         grid = tuple(e if id in free(n) else 1 for id, e in zip(c.ids, c.extents, strict=True))
         active = np.broadcast_to(c.active, np.broadcast_shapes(c.active.shape, grid))
-        asked = active.any(tuple(a for a, g in enumerate(grid) if g == 1), keepdims=True)
+        asked: Any = active.any(tuple(a for a, g in enumerate(grid) if g == 1), keepdims=True)
         results = {place: self.at(c.at(place), n) for place in np.ndindex(*grid) if asked[place]}
         return _stacked(results, grid, n)
 
@@ -371,7 +372,7 @@ def constant(n: Node) -> Any:
 
 def _array(values: Any, dtype: str) -> Any:
     """An array of this dtype; a text or bytes alone stays one object."""
-    if NUMPY[dtype] != object:
+    if NUMPY[dtype].kind != "O":
         return np.asarray(values, NUMPY[dtype])
     out = np.empty(np.shape(values) if isinstance(values, list | np.ndarray) else (), object)
     out[...] = values

@@ -122,7 +122,8 @@ def _permutation_ref(key: Any, id: Any, at: Any, n: Any) -> Any:
     if size > 1:
         t = np.arange(size - 1, dtype=np.int64)
         with np.errstate(over="ignore"):
-            chosen = _below(ARRAYS, _words(ARRAYS, *_bits(key, id, at), t), size - t)
+            key, id, at = _bits(key, id, at)
+            chosen = _below(ARRAYS, _words(ARRAYS, key, id, at, t), size - t)
         for i, j in zip(range(size - 1, 0, -1), chosen.tolist(), strict=True):
             result[i], result[j] = result[j], result[i]
     return result
@@ -130,7 +131,8 @@ def _permutation_ref(key: Any, id: Any, at: Any, n: Any) -> Any:
 
 def _bits(*numbers: Any) -> list[Any]:
     """As i64 arrays with the same bits."""
-    return [np.asarray(n, None if isinstance(n, np.ndarray | np.generic) else _fitting(n)).astype(np.int64) for n in numbers]
+    arrays: list[Any] = [n if isinstance(n, np.ndarray | np.generic) else np.asarray(n, _fitting(n)) for n in numbers]
+    return [np.asarray(a).astype(np.int64) for a in arrays]
 
 
 def _fitting(n: int) -> type:
@@ -141,8 +143,8 @@ def _fitting(n: int) -> type:
 class Distribution:
     """One primitive distribution.
 
-    `ref(key, id, fold, *params)`: NumPy, everything broadcasts (a permutation: scalars only). `expand(k, key, id, fold, *params)`:
-    the same over expressions; a tensor-valued one has `lower(k, out, key, id, fold, *params)` instead.
+    `ref(key, id, fold, *params)`: NumPy, everything broadcasts (a permutation: scalars only). `expand(k, key, id, fold,
+    *params)`: the same over expressions; a tensor-valued one has `lower(k, out, key, id, fold, *params)` instead.
     `empty(k, *params)`, in both worlds: the bounds hold nothing (E0804). Params are of the head's dtypes, unnamed floats f32.
     """
 

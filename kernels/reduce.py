@@ -1,8 +1,8 @@
 """Reductions: a list of values in, one value out, in an order that is part of the language.
 
-**Order.** Elements are numbered k = 0, 1, … in C order over the binders, the first binder slowest. Element k goes to lane k % 16.
-Every lane starts with the identity and takes its elements in order: `lane = combine(lane, element)`. Then a tree: for half in 8, 4, 2, 1,
-lane j = combine(lane j, lane j + half) for j < half; lane 0 is the result. So f32 sums have one value everywhere.
+**Order.** Elements are numbered k = 0, 1, … in C order over the binders, the first binder slowest. Element k goes to lane
+k % 16. Every lane starts with the identity and takes its elements in order: `lane = combine(lane, element)`. Then a tree: for
+half in 8, 4, 2, 1, lane j = combine(lane j, lane j + half) for j < half; lane 0 is the result. So f32 sums have one value.
 
     kind     elements       result   identity                       combine(a, b)
     sum      i64 f32 f64    same     0 (floats: 0.0)                a + b; of i64 an error where a step is past i64
@@ -11,9 +11,9 @@ lane j = combine(lane j, lane j + half) for j < half; lane 0 is the result. So f
                                      (floats: inf / -inf)
     any all  bool           bool     false / true                   or / and
 
-`argmax argmin first` (results i64) have no lanes: the place k of the first greatest (least) element, where a NaN is greater (less)
-than everything; the place of the first true element. Of nothing, or where none is true, the result is missing; so are min and max
-of nothing. f16 and bf16 are computed with in f32 and the result is rounded once, at the end.
+`argmax argmin first` (results i64) have no lanes: the place k of the first greatest (least) element, where a NaN is greater
+(less) than everything; the place of the first true element. Of nothing, or where none is true, the result is missing; so are
+min and max of nothing. f16 and bf16 are computed with in f32 and the result is rounded once, at the end.
 """
 from __future__ import annotations
 

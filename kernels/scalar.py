@@ -43,6 +43,7 @@ import ml_dtypes
 import numpy as np
 
 from ..dsl.types import INT_RANGE, INTS
+from . import angles
 from . import elementary as el
 
 NUMPY: dict[str, Any] = {
@@ -110,7 +111,8 @@ def _saturate(x: Any, dtype: str) -> Any:
     low, high = INT_RANGE[dtype]
     if x.dtype == np.float64:
         inside = np.where((x >= float(low)) & (x < float(high + 1)), x, 0.0).astype(NUMPY[dtype])
-        return np.where(x >= float(high + 1), NUMPY[dtype].type(high), np.where(x < float(low), NUMPY[dtype].type(low), inside))
+        most, least = NUMPY[dtype].type(high), NUMPY[dtype].type(low)
+        return np.where(x >= float(high + 1), most, np.where(x < float(low), least, inside))
     own = np.iinfo(x.dtype)
     return np.clip(x, max(low, own.min), min(high, own.max)).astype(NUMPY[dtype])
 
@@ -368,7 +370,8 @@ _ROWS = (
          overflow=floordiv_overflow, cost=20),
     _row("mod(a: num, b: num) -> num", "What `a // b` leaves: `a % b`, with the sign of b (floats: `a - floor(a / b) * b`).",
          ((-7, 2), 1), _mod, cost=20),
-    _row("pow(a: num, b: num) -> num", "a to the power b: `a ^ b`; the power of an integer is 0 or more.", ((2, 10), 1024), _pow,
+    _row("pow(a: num, b: num) -> num", "a to the power b: `a ^ b`; the power of an integer is 0 or more.", ((2, 10), 1024),
+         _pow,
          overflow=pow_overflow, cost=60),
     _row("neg(x: num) -> num", "The opposite: `-x`.", ((2,), -2), overflow=least_overflow, interval=lambda x: (-x[1], -x[0])),
     # comparisons and logic
@@ -388,39 +391,46 @@ _ROWS = (
          interval=_clamp_interval, cost=2),
     _row("abs(x: num) -> num", "x without its sign.", ((-3,), 3), overflow=least_overflow, interval=_abs_interval),
     _row("sign(x: num) -> num", "-1, 0 or 1; NaN for NaN, -0 for -0.", ((-3,), -1), _sign, interval=_sign_interval, cost=2),
-    _row("floor(x: num) -> num", "Rounded down to a whole number.", ((-1.5,), -2.0), _rounding("floor"), interval=_rounded(math.floor)),
-    _row("ceil(x: num) -> num", "Rounded up to a whole number.", ((-1.5,), -1.0), _rounding("ceil"), interval=_rounded(math.ceil)),
-    _row("round(x: num) -> num", "The nearest whole number, half to even.", ((2.5,), 2.0), _rounding("rint"), interval=_rounded(round)),
+    _row("floor(x: num) -> num", "Rounded down to a whole number.", ((-1.5,), -2.0),
+         _rounding("floor"), interval=_rounded(math.floor)),
+    _row("ceil(x: num) -> num", "Rounded up to a whole number.", ((-1.5,), -1.0),
+         _rounding("ceil"), interval=_rounded(math.ceil)),
+    _row("round(x: num) -> num", "The nearest whole number, half to even.", ((2.5,), 2.0),
+         _rounding("rint"), interval=_rounded(round)),
     _row("trunc(x: num) -> num", "Rounded towards zero.", ((-1.5,), -1.0), _trunc, interval=_rounded(math.trunc), cost=3),
     _row("fract(x: num) -> float", "What lies above floor(x).", ((2.75,), 0.75), lambda k, x: x - k.call("floor", x),
          interval=_fixed(0, 1), cost=2),
-    _row("lerp(a: num, b: num, t: num) -> float", "The value t of the way from a to b: `a + (b - a) * t`.", ((1.0, 3.0, 0.5), 2.0),
-         lambda k, a, b, t: a + (b - a) * t, cost=3),
+    _row("lerp(a: num, b: num, t: num) -> float", "The value t of the way from a to b: `a + (b - a) * t`.",
+         ((1.0, 3.0, 0.5), 2.0), lambda k, a, b, t: a + (b - a) * t, cost=3),
     # roots, exponentials, logarithms
     _row("sqrt(x: num) -> float", "The square root.", ((9.0,), 3.0), interval=_fixed(0, math.inf), cost=5),
     _row("rsqrt(x: num) -> float", "One divided by the square root.", ((4.0,), 0.5), lambda k, x: 1.0 / k.call("sqrt", x),
          interval=_fixed(-math.inf, math.inf), cost=9),
-    _row("hypot(x: num, y: num) -> float", "The square root of x² + y², without overflow between.", ((3.0, 4.0), 5.0), el.hypot,
-         interval=_fixed(0, math.inf), cost=15),
+    _row("hypot(x: num, y: num) -> float", "The square root of x² + y², without overflow between.", ((3.0, 4.0), 5.0),
+         el.hypot, interval=_fixed(0, math.inf), cost=15),
     _row("exp(x: num) -> float", "e to the power x.", ((0.0,), 1.0), el.exp, interval=_fixed(0, math.inf), cost=20),
     _row("exp2(x: num) -> float", "2 to the power x.", ((3.0,), 8.0), el.exp2, interval=_fixed(0, math.inf), cost=20),
-    _row("expm1(x: num) -> float", "exp(x) - 1, accurate near 0.", ((0.0,), 0.0), el.expm1, interval=_fixed(-1, math.inf), cost=22),
+    _row("expm1(x: num) -> float", "exp(x) - 1, accurate near 0.", ((0.0,), 0.0),
+         el.expm1, interval=_fixed(-1, math.inf), cost=22),
     _row("log(x: num) -> float", "The natural logarithm; -inf of 0, NaN below.", ((1.0,), 0.0), el.log, cost=25),
     _row("log2(x: num) -> float", "The logarithm to base 2.", ((8.0,), 3.0), el.log2, cost=27),
     _row("log10(x: num) -> float", "The logarithm to base 10.", ((1.0,), 0.0), el.log10, cost=27),
     _row("log1p(x: num) -> float", "log(1 + x), accurate near 0.", ((0.0,), 0.0), el.log1p, cost=30),
     # angles
-    _row("sin(x: num) -> float", "The sine of an angle in radians.", ((0.0,), 0.0), el.sin, interval=_fixed(-1, 1), cost=45),
-    _row("cos(x: num) -> float", "The cosine of an angle in radians.", ((0.0,), 1.0), el.cos, interval=_fixed(-1, 1), cost=45),
-    _row("tan(x: num) -> float", "The tangent of an angle in radians.", ((0.0,), 0.0), el.tan, cost=60),
-    _row("sinpi(x: num) -> float", "The sine of x half turns: sin(pi * x), cheap and exact at quarters.", ((0.5,), 1.0), el.sinpi,
-         interval=_fixed(-1, 1), cost=25),
-    _row("cospi(x: num) -> float", "The cosine of x half turns: cos(pi * x), cheap and exact at quarters.", ((1.0,), -1.0), el.cospi,
-         interval=_fixed(-1, 1), cost=25),
-    _row("asin(x: num) -> float", "The angle whose sine is x.", ((0.0,), 0.0), el.asin, cost=50),
-    _row("acos(x: num) -> float", "The angle whose cosine is x.", ((1.0,), 0.0), el.acos, cost=55),
-    _row("atan(x: num) -> float", "The angle whose tangent is x.", ((0.0,), 0.0), el.atan, cost=35),
-    _row("atan2(y: num, x: num) -> float", "The angle of the point (x, y), from -pi to pi.", ((0.0, 1.0), 0.0), el.atan2, cost=45),
+    _row("sin(x: num) -> float", "The sine of an angle in radians.", ((0.0,), 0.0),
+         angles.sin, interval=_fixed(-1, 1), cost=45),
+    _row("cos(x: num) -> float", "The cosine of an angle in radians.", ((0.0,), 1.0),
+         angles.cos, interval=_fixed(-1, 1), cost=45),
+    _row("tan(x: num) -> float", "The tangent of an angle in radians.", ((0.0,), 0.0), angles.tan, cost=60),
+    _row("sinpi(x: num) -> float", "The sine of x half turns: sin(pi * x), cheap and exact at quarters.", ((0.5,), 1.0),
+         angles.sinpi, interval=_fixed(-1, 1), cost=25),
+    _row("cospi(x: num) -> float", "The cosine of x half turns: cos(pi * x), cheap and exact at quarters.", ((1.0,), -1.0),
+         angles.cospi, interval=_fixed(-1, 1), cost=25),
+    _row("asin(x: num) -> float", "The angle whose sine is x.", ((0.0,), 0.0), angles.asin, cost=50),
+    _row("acos(x: num) -> float", "The angle whose cosine is x.", ((1.0,), 0.0), angles.acos, cost=55),
+    _row("atan(x: num) -> float", "The angle whose tangent is x.", ((0.0,), 0.0), angles.atan, cost=35),
+    _row("atan2(y: num, x: num) -> float", "The angle of the point (x, y), from -pi to pi.", ((0.0, 1.0), 0.0),
+         angles.atan2, cost=45),
     _row("sinh(x: num) -> float", "The hyperbolic sine.", ((0.0,), 0.0), el.sinh, cost=35),
     _row("cosh(x: num) -> float", "The hyperbolic cosine.", ((0.0,), 1.0), el.cosh, interval=_fixed(1, math.inf), cost=30),
     _row("tanh(x: num) -> float", "The hyperbolic tangent.", ((0.0,), 0.0), el.tanh, interval=_fixed(-1, 1), cost=30),
@@ -436,8 +446,10 @@ _ROWS = (
     _row("bit_and(a: int, b: int) -> int", "The bits set in both.", ((6, 3), 2), _direct("bitand")),
     _row("bit_or(a: int, b: int) -> int", "The bits set in one of them.", ((6, 3), 7), _direct("bitor")),
     _row("bit_xor(a: int, b: int) -> int", "The bits set in exactly one of them.", ((6, 3), 5), _direct("bitxor")),
-    _row("shift_left(x: int, n: int) -> int", "x times 2 to the power n ≥ 0.", ((3, 2), 12), _shift_left, overflow=shift_left_overflow),
-    _row("shift_right(x: int, n: int) -> int", "x divided by 2 to the power n ≥ 0, rounded down.", ((-5, 1), -3), _shift_right,
+    _row("shift_left(x: int, n: int) -> int", "x times 2 to the power n ≥ 0.", ((3, 2), 12),
+         _shift_left, overflow=shift_left_overflow),
+    _row("shift_right(x: int, n: int) -> int", "x divided by 2 to the power n ≥ 0, rounded down.", ((-5, 1), -3),
+         _shift_right,
          overflow=shift_right_overflow),
 )
 SCALARS: dict[str, Scalar] = {row.name: row for row in _ROWS}

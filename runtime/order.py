@@ -100,7 +100,8 @@ class Order(Protocol):
     A turn tells repetitions of one record within an epoch apart; it enters the record's id.
     """
 
-    length: int
+    @property
+    def length(self) -> int: ...
 
     def at(self, positions: Ints) -> tuple[Ints, Words]:
         """(source indexes, turns) at these positions."""

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from pipec.compiler import loops
 from pipec.kernels.random import DRAWS, draw_key, fold, philox, signed
 from pipec.kernels.scalar import ARRAYS, NAMES, PRIMITIVES, cast
@@ -107,7 +106,8 @@ def execute(k, known, body):
                     execute(k, known, s.body)
 
 
-@pytest.mark.parametrize("name, params", [("uniform", (np.float32(-2), np.float32(7))), ("integers", (np.int64(-5), np.int64(10**12)))])
+@pytest.mark.parametrize("name, params", [
+    ("uniform", (np.float32(-2), np.float32(7))), ("integers", (np.int64(-5), np.int64(10**12)))])
 def test_loop_ir_draws_the_same(name, params):
     k = loops.Builder()
     arguments = [loops.Var(n, "i64") for n in ("key", "id")]
@@ -115,7 +115,8 @@ def test_loop_ir_draws_the_same(name, params):
     place = fold(k, [loops.Var("i", "i64"), loops.Var("j", "i64")])
     result = DRAWS[name].expand(k, *arguments, place, *bounds)
     with np.errstate(all="ignore"):
-        known = {"key": np.int64(signed(KEY)), "id": IDS[:1000], "i": np.int64(3), "j": np.int64(8), "p0": params[0], "p1": params[1]}
+        known = {"key": np.int64(signed(KEY)), "id": IDS[:1000], "i": np.int64(3), "j": np.int64(8)}
+        known |= {"p0": params[0], "p1": params[1]}
         execute(k, known, k.body)
         same = DRAWS[name].ref(KEY, IDS[:1000], fold(ARRAYS, (np.int64(3), np.int64(8))), *params)
         np.testing.assert_array_equal(evaluated(k, known, result), same)
@@ -128,5 +129,6 @@ def test_loop_ir_permutes_the_same():
     for n in (0, 1, 2, 9):
         memory = np.zeros(n, np.int64)
         with np.errstate(all="ignore"):
-            execute(k, {"out": memory, "key": np.int64(signed(KEY)), "id": np.int64(77), "at": np.int64(0), "n": np.int64(n)}, k.body)
+            numbers = {"key": signed(KEY), "id": 77, "at": 0, "n": n}
+            execute(k, {"out": memory, **{name: np.int64(v) for name, v in numbers.items()}}, k.body)
         assert memory.tolist() == DRAWS["permutation"].ref(KEY, 77, 0, n).tolist()

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pipec.kernels.reduce import identity, reference
 from pipec.kernels.scalar import NUMPY
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pipec.compiler import loops
 from pipec.kernels.scalar import ARRAYS, NAMES, PRIMITIVES, SCALARS, cast, cast_overflows, overflows
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 EDGES = st.sampled_from([0, 1, -1, 2, 3, -2, 63, 64, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), -(2**63) + 1])
 NUMBERS = I64 | EDGES | st.integers(-100, 100)
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.5, math.inf, -math.inf, math.nan, 1e-42, -1e-42, 1e-38, 3e38, -3e38, 88.7, 1e9, 1e30]
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.5, math.inf, -math.inf, math.nan,
+           1e-42, -1e-42, 1e-38, 3e38, -3e38, 88.7, 1e9, 1e30]
 
 
 def at(value, dtype=np.float32):
@@ -176,7 +176,8 @@ ONE = {
     "log": (mpmath.log, [(1e-45, 2), (0.9, 1.1), (1, 3e38), (1e-45, 1e-38)], [(1e-320, 2), (0.9, 1.1), (1, 1e308)], 1, 1),
     "log2": (lambda x: mpmath.log(x, 2), [(0.01, 2), (0.9, 1.1), (1, 3e38)], [(0.01, 2), (0.9, 1.1), (1, 1e308)], 2, 2),
     "log10": (mpmath.log10, [(0.01, 2), (0.9, 1.1), (1, 3e38)], [(0.01, 2), (0.9, 1.1), (1, 1e308)], 2, 2),
-    "log1p": (lambda x: mpmath.log(1 + x), [(-0.999, 1), (-1e-3, 1e-3), (1, 3e38)], [(-0.999, 1), (-1e-3, 1e-3), (1, 1e308)], 1, 1),
+    "log1p": (lambda x: mpmath.log(1 + x), [(-0.999, 1), (-1e-3, 1e-3), (1, 3e38)],
+              [(-0.999, 1), (-1e-3, 1e-3), (1, 1e308)], 1, 1),
     "sin": (mpmath.sin, [(-4, 4), (-1e4, 1e4), (-3e38, 3e38)], [(-4, 4), (-1e4, 1e4), (-1e308, 1e308)], 1.5, 2.5),
     "cos": (mpmath.cos, [(-4, 4), (-1e4, 1e4), (-3e38, 3e38)], [(-4, 4), (-1e4, 1e4), (-1e308, 1e308)], 1.5, 2.5),
     "tan": (mpmath.tan, [(-4, 4), (-1e4, 1e4), (-3e38, 3e38)], [(-4, 4), (-1e4, 1e4), (-1e308, 1e308)], 3, 4),
@@ -194,11 +195,12 @@ ONE = {
     "rsqrt": (lambda x: 1 / mpmath.sqrt(x), [(0.001, 5)], [(0.001, 5)], 1.5, 1.5),
 }
 TWO = {
-    "pow": (lambda a, b: a**b, [((0, 10), (-30, 30)), ((0.9, 1.1), (-500, 500))], [((0, 10), (-290, 290)), ((0.99, 1.01), (-5e3, 5e3))],
-            0.51, 5),
+    "pow": (lambda a, b: a**b, [((0, 10), (-30, 30)), ((0.9, 1.1), (-500, 500))],
+            [((0, 10), (-290, 290)), ((0.99, 1.01), (-5e3, 5e3))], 0.51, 5),
     "atan2": (mpmath.atan2, [((-1, 1), (-1, 1)), ((-1, 1), (-1e-3, 1e-3)), ((-3e38, 3e38), (-3e38, 3e38))],
               [((-1, 1), (-1, 1)), ((-1e308, 1e308), (-1e308, 1e308))], 2, 2),
-    "hypot": (mpmath.hypot, [((-1, 1), (-1, 1)), ((0, 2e38), (0, 2e38))], [((-1, 1), (-1, 1)), ((0, 1e308), (0, 1e308))], 0.51, 2),
+    "hypot": (mpmath.hypot, [((-1, 1), (-1, 1)), ((0, 2e38), (0, 2e38))],
+              [((-1, 1), (-1, 1)), ((0, 1e308), (0, 1e308))], 0.51, 2),
 }
 
 
@@ -279,7 +281,7 @@ def test_whole_powers_of_small_numbers_are_exact():
 @pytest.mark.parametrize("name", [n for n, s in SCALARS.items() if s.interval and s.arity == 1])
 def test_intervals_hold(name):
     rng = np.random.default_rng(2)
-    xs = np.concatenate([np.array(SPECIAL, np.float32), (rng.normal(size=3000) * 10.0 ** rng.integers(-6, 9, 3000)).astype(np.float32)])
+    xs = np.concatenate([SPECIAL, rng.normal(size=3000) * 10.0 ** rng.integers(-6, 9, 3000)]).astype(np.float32)
     xs = xs[~np.isnan(xs)]
     low, high = SCALARS[name].interval((float(xs.min()), float(xs.max())))
     got = SCALARS[name].ref(xs)
