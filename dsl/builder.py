@@ -119,7 +119,7 @@ class Builder:
         return self._part(tree.If(condition, then, other, self._around(c)), c)
 
     def binary(self, c: list[Any]) -> Part:
-        left = c[0]
+        left: Part = c[0]
         for i in range(1, len(c), 2):
             around = [left, c[i], c[i + 1]]
             node = tree.Binary(str(c[i]), left.node, c[i + 1].node, self._span(c[i]), self._around(around))
@@ -136,7 +136,7 @@ class Builder:
         return self._part(tree.Compare(_nodes(c), ops, self._around(c)), c)
 
     def filled(self, c: list[Any]) -> Part:
-        left = c[0]
+        left: Part = c[0]
         for default in c[2::2]:
             around = [left, default]
             left = self._part(tree.Filled(left.node, default.node, self._around(around)), around)

@@ -137,7 +137,7 @@ def _spaced(code: list[Any], opened: list[_Open], indent: int, continues: bool, 
 
 def _space(a: Any, b: Any, inside: _Open | None, unary: bool) -> bool:
     """Is there a space between neighbours a and b?"""
-    first, second = a.type, b.type
+    first, second = str(a.type), str(b.type)
     if unary or first in ("LPAR", "LSQB", "DOT") or second in ("RPAR", "RSQB", "COMMA", "DOT", "MISSING"):
         return False
     if first == "COMMA":

@@ -11,10 +11,14 @@ from .failure import KEYWORDS, Failure
 from .layout import Line
 from .problems import Edit, Problem, Span
 
-_MODULES = frozenset(["np", "numpy", "torch", "math", "random", "tf", "jnp", "jax", "nn", "F", "T", "TF", "cv2", "v2", "transforms", "functional", "pipec", "std"])
+_MODULES = frozenset(
+    ("np", "numpy", "torch", "math", "random", "tf", "jnp", "jax", "nn", "F", "T", "TF", "cv2", "v2", "transforms", "functional")
+)
 _DRAWN = {"random": "random", "rand": "uniform", "randn": "normal", "randint": "integers", "randperm": "permutation"}
-_OPERATORS = frozenset(["+", "-", "*", "/", "//", "%", "^", "==", "!=", "<", "<=", ">", ">=", "and", "or", "??", "."])
-_STATEMENTS = frozenset(["return", "assert", "pass", "yield", "del", "print", "raise", "with", "try", "while", "global", "break", "continue"])
+_OPERATORS = frozenset(("+", "-", "*", "/", "//", "%", "^", "==", "!=", "<", "<=", ">", ">=", "and", "or", "??", "."))
+_STATEMENTS = frozenset(
+    ("return", "assert", "pass", "yield", "del", "print", "raise", "with", "try", "while", "global", "break", "continue")
+)
 _PLACEHOLDER = "f32"
 
 
@@ -74,7 +78,7 @@ def _python_binder(f: Failure, first: int, end: int) -> tuple[str, dict[str, str
 
 def _renamed(text: str, swap: dict[str, str]) -> str:
     for old, new in swap.items():
-        text = re.sub(rf"(?<![\w.\"]){re.escape(old)}(?!\w)", lambda _, new=new: new, text)
+        text = re.sub(rf"(?<![\w.\"]){re.escape(old)}(?!\w)", new.replace("\\", r"\\"), text)
     return text
 
 
@@ -109,7 +113,8 @@ def lambda_(f: Failure) -> Problem | None:
             new = f"fn step({formals}) -> {_PLACEHOLDER}\n  {body}\n\n"
             edits = (Edit(Span(f.file, place, place), new), f.replace(at, end - 1, "step"))
     return f.problem("E0028", "there is no `lambda`", f.span(at), "a function is declared with `fn`, by name",
-                     "declare it" if edits else "", edits, "functions aren't values: call the function, or build with `[… for i]`")
+                     "declare it" if edits else "", edits,
+                     "functions aren't values: call the function, or build with `[… for i]`")
 
 
 def reserved(f: Failure) -> Problem | None:
@@ -208,10 +213,14 @@ def colon(f: Failure) -> Problem | None:
         edit, span = f.append(at - 1, ":"), f.span(at)
     elif word in ("=", "~"):
         formal = f.rule != "column"
-        edit, span = f.append(at - 1, f": {_PLACEHOLDER}") if formal else f.replace(at, at, ":"), f.span(at)
+        edit, span = f.append(at - 1, f": {_PLACEHOLDER}") if formal else _colon_for(f, at), f.span(at)
     else:
         edit, span = f.append(at - 1, f": {_PLACEHOLDER}"), f.span(at - 1)
     return f.problem("E0026", f"`{name}` needs `:` and a type", span, "write `name: type`", "say its type", (edit,))
+
+
+def _colon_for(f: Failure, at: int) -> Edit:
+    return Edit(Span(f.file, f.tokens[at - 1].end_pos, f.tokens[at].end_pos), ":")
 
 
 def from_(f: Failure) -> Problem | None:
@@ -336,7 +345,7 @@ def draw(f: Failure) -> Problem | None:
         rest = f.source(at, len(f.tokens) - 1)
         edits = (f.replace(0, 0, f"{name}_drawn"),
                  f.replace(at - 1, len(f.tokens) - 1, f"{f.word(at - 1)}\n{f.indent}{name} = {name}_drawn {rest}"))
-        return f.problem("E0034", "a draw is followed by nothing", f.span(at), label, "give the draw its own line", edits)
+        return f.problem("E0034", "nothing can follow a draw", f.span(at), label, "give the draw its own line", edits)
     if at == tilde + 1 and at < len(f.tokens):
         return f.problem("E0034", "`~` needs a distribution", f.span(at, f.right(at) - 1 if f.right(at) > at else at), label,
                          "set it", (f.replace(tilde, tilde, "="),))
@@ -435,8 +444,10 @@ _ORDER: tuple[Callable[[Failure], Problem | None], ...] = (
     colon, last_colon, from_, method, several, literal, draw, dots, stage, joined,
 )  # fmt: skip
 
-_NAMES = {"NAME": "a name", "STRING": "a text", "EQUAL": "`=`", "COLON": "`:`", "LPAR": "`(`", "FROM": "`from`", "INT": "a number",
-          "RPAR": "`)`", "RSQB": "`]`", "COMMA": "`,`", "TILDE": "`~`", "ARROW": "`->`", "FN": "`fn`", "$END": "the end of the line"}  # fmt: skip
+_NAMES = {
+    "NAME": "a name", "STRING": "a text", "INT": "a number", "EQUAL": "`=`", "COLON": "`:`", "LPAR": "`(`", "RPAR": "`)`",
+    "RSQB": "`]`", "COMMA": "`,`", "TILDE": "`~`", "ARROW": "`->`", "FROM": "`from`", "FN": "`fn`", "$END": "the end of the line",
+}  # fmt: skip
 
 
 def explain(f: Failure) -> Problem:

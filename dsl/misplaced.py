@@ -77,7 +77,8 @@ def _imported(head: Line, file: str) -> Problem | None:
         new = f'use {", ".join(names)} from "{module[0]}.pipe"'
         fixes = (Fix("write `use`", (Edit(_span(head, file), new),)),)
     return Problem("E0027", "names of other files are brought in by `use`", _span(head, file, whole=False),
-                   'write `use name from "file.pipe"`', notes=("`extern fn` declares a Python function",), fixes=fixes)  # fmt: skip
+                   'write `use name from "file.pipe"`', notes=("`extern fn` declares a Python function",),
+                   fixes=fixes)  # fmt: skip
 
 
 def _misspelt(head: Line, file: str) -> Problem | None:
@@ -121,8 +122,8 @@ def indented(head: Line | None, body: list[Line], file: str) -> Problem:
 def no_body(head: Line, file: str) -> Problem:
     """A schema, fn or pipeline without lines."""
     kind = head.first
-    what = {"schema": "columns", "fn": "a value", "pipeline": "`from` and its other lines"}[kind]
+    what = {"schema": "its columns stand", "fn": "its value stands", "pipeline": "`from` and the other lines stand"}[kind]
     example = {"schema": "\n  image: bytes", "fn": "\n  0", "pipeline": '\n  from tar("data.tar") as Sample'}[kind]
     end = (head.comment or head.tokens[-1]).end_pos
-    return Problem("E0005", f"this {kind} has no lines", _span(head, file), f"{what} stand indented below it",
+    return Problem("E0005", f"this {kind} has no lines", _span(head, file), f"{what} indented below it",
                    fixes=(Fix("begin it", (Edit(Span(file, end, end), example),)),))  # fmt: skip

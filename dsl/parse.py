@@ -65,7 +65,7 @@ class _Parser:
         state = self.lark.parse_interactive(start=start)
         for token in tokens:
             state.feed_token(token)
-        return state.feed_eof(tokens[-1])
+        return state.feed_eof(tokens[-1])  # type: ignore[no-untyped-call]
 
 
     def expected(self, tokens: list[Any], start: str) -> frozenset[str]:
@@ -73,7 +73,7 @@ class _Parser:
         state = self.lark.parse_interactive(start=start)
         for token in tokens:
             state.feed_token(token)
-        return frozenset(state.accepts())
+        return frozenset(state.accepts())  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -167,13 +167,13 @@ def _snippet(
             yield "..."
         before = number
         here = marks[number]
-        row = _Row.of(lines[number - 1], min(m[0] for m in here), max(m[1] for m in here))
-        yield f"{paint(f'{number:>{gutter}} |', 'frame')} {row.shown}".rstrip()
+        shown = _Row.of(lines[number - 1], min(m[0] for m in here), max(m[1] for m in here))
+        yield f"{paint(f'{number:>{gutter}} |', 'frame')} {shown.shown}".rstrip()
         for start, end, label in here:
             sign, style = ("^", "error") if label is primary else ("-", "frame")
-            width = max(row.at(end) - row.at(start), 1)
+            width = max(shown.at(end) - shown.at(start), 1)
             mark = sign * width + (f" {_clean(label.text)}" if label.text else "")
-            yield " " * (gutter + 1) + paint("|", "frame") + " " * (row.at(start) + 1) + paint(mark, style)
+            yield " " * (gutter + 1) + paint("|", "frame") + " " * (shown.at(start) + 1) + paint(mark, style)
 
 
 # --- fixes ------------------------------------------------------------------------------------

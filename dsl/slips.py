@@ -12,7 +12,10 @@ _MEANT = {
     "**": "^", "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not", ":=": "=", "=>": "->", "→": "->",
     "<>": "!=", "≠": "!=", "!==": "!=", "===": "==", "≤": "<=", "≥": ">=", "×": "*", "÷": "/", "−": "-",
 }  # fmt: skip
-_TITLES = {"^": "a power", "and": "“and”", "or": "“or”", "not": "“not”", "=": "setting a name"}
+_TITLES = {
+    "^": "a power is written `^`", "and": "conditions are joined by `and`", "or": "conditions are joined by `or`",
+    "not": "a condition is negated by `not`", "=": "a name is set by `=`", "->": "a result follows `->`",
+}  # fmt: skip
 _DECLARE = {
     "def": "fn", "func": "fn", "function": "fn", "fun": "fn", "const": "let", "var": "let", "val": "let",
     "class": "schema", "struct": "schema",
@@ -71,9 +74,9 @@ class Repairs:
             right = self.text[token.end_pos : token.end_pos + 1]
             new = (" " if left.isalnum() or left in (")", "]") else "") + meant
             new += " " if right and not right.isspace() else ""
-        what = _TITLES.get(meant, "this")
+        title = _TITLES.get(meant, f"this is written `{meant}`")
         fix = Fix(f"write `{meant}`", (self._edit(token.start_pos, token.end_pos, new),))
-        self._report("E0020", f"{what} is written `{meant}`, not `{written}`", token, f"write `{meant}`", fix)
+        self._report("E0020", f"{title}, not `{written}`", token, f"write `{meant}`", fix)
         return self._as(token, meant)
 
     def _assigned(self, token: Any, before: Any, after: list[Any]) -> Any:
@@ -179,7 +182,7 @@ class Repairs:
         end = match.end() if match else token.end_pos
         start = token.start_pos
         joined = before is not None and before.end_pos == start and before.type in ("NAME", "INT")
-        if joined:
+        if before is not None and joined:
             start = before.start_pos
         written = self.text[start:end]
         plain = re.sub(r"\W", "", unicodedata.normalize("NFKD", written).encode("ascii", "ignore").decode())

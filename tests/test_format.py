@@ -205,7 +205,7 @@ def any_expr(random: Random, depth: int) -> Any:
 SEEDS = st.integers(0, 2**40)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_text_of_any_expression_reads_back(seed: int):
     expr = any_expr(Random(seed), 7)
@@ -214,7 +214,7 @@ def test_text_of_any_expression_reads_back(seed: int):
     assert format_text(text) == text
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS)
 def test_any_spacing_formats_to_the_same_tree(seed: int):
     random = Random(seed)
