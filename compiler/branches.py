@@ -47,9 +47,17 @@ class Branches:
         if frame is None:
             return None
         fields = dict(frame.fields)
-        own = replace(frame.scope, file=scope.file, names={**scope.names, **fields}, path=scope.path, drawn=scope.drawn,
-                      below_share=False)
-        return replace(frame, scope=own, arguments=dict(self.builder.arguments))
+        self._free(fields, line.source.span)
+        own = replace(frame.scope, file=scope.file, names={**scope.names, **fields}, dims={}, path=scope.path,
+                      drawn=scope.drawn, below_share=False)
+        return replace(frame, scope=own, hidden={}, arguments=dict(self.builder.arguments))
+
+    def _free(self, fields: dict[str, Value], span: Span) -> None:
+        """Fields that come from elsewhere may not take the names of params, lets and pipelines of this file."""
+        for name in fields:
+            owner = self.builder.owner(name)
+            if owner is not None:
+                self.builder.taken_name(name, span, owner, False)
 
     def _pipeline(self, e: tree.Expr, scope: Scope, path: str) -> Frame | None:
         """The frame of a pipeline that an expression names."""
@@ -106,6 +114,7 @@ class Branches:
         fields = self._united(branches)
         if fields is None:
             return None
+        self._free(fields, call.span)
         key = self.builder.stages.key(_at(branches[0].frame, scope), "mix")
         stream = self.context.made(node(
             "mix", *(b.frame.stream for b in branches), type=stream_type((n, v.type) for n, v in fields.items()),
@@ -345,7 +354,7 @@ def arguments_of(pipelines: Pipelines, declared: Declared, call: tree.Call, scop
     shape = f"`{call.fn}({', '.join(f'{f.name}: {context.text(f.type.span)}' for f in formals)})`"
     for number, argument in enumerate(call.args):
         name = argument.name or (names[number] if number < len(names) else None)
-        if name not in names or name in out:
+        if name is None or name not in names or name in out:
             title = f"`{call.fn}` has no argument `{name}`" if name and name not in names else (
                 f"`{call.fn}` takes {len(names)} arguments, not {len(call.args)}")
             context.report(Problem("E0117", title, argument.span, "", (), (f"it is {shape}",)))

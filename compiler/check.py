@@ -186,7 +186,7 @@ class Check:
         if not random:
             return
         places = sorted(s for n in random for s in self.context.spans.get(n, ()) if s.file == self.path)
-        span = places[0] if places else self.main.scope.pipelines[self.run].declaration.name_span
+        span = places[0] if places else self.main.scope.pipelines[self.run or ""].declaration.name_span
         at = Span(self.path, *[self._seed_place()] * 2)
         self.context.report(Problem(
             "E0706", "this program draws at random and has no `seed`", span, "random from here on", (),

@@ -21,8 +21,7 @@ class Emission:
         self.elaborator, self.context = elaborator, elaborator.context
 
     def emit(self, frame: Frame, declaration: tree.Pipeline) -> Node | None:
-        """The `emit` node of the pipeline that is run."""
-        frame = self.visible(frame, declaration)
+        """The `emit` node of the pipeline that is run; `frame` holds the visible fields only."""
         line = _emit_line(declaration)
         span = line.span if line else declaration.name_span
         places = {o.name: o.name_span for o in line.outputs} if line else {}
@@ -31,10 +30,14 @@ class Emission:
             good &= self._leaves(frame, declaration, name, value, places.get(name, span))
         if not good:
             return None
-        flat = {n.replace(".", "_"): v for n, v in leaves(frame.fields)}
-        if not flat:
-            self.context.report(Problem("E0513", "nothing leaves this pipeline", span, "", (), ("it has no fields",)))
-            return None
+        flat: dict[str, Value] = {}
+        for name, value in leaves(frame.fields):
+            plain = name.replace(".", "_")
+            if plain in flat:
+                self.context.report(Problem("E0113", f"two fields would leave as `{plain}`", places.get(plain, span), "", (),
+                                            (f"`{name}` is one of them; give the other a name of its own",)))
+                return None
+            flat[plain] = value
         last = mapped(self.context, replace(frame, fields=flat, scope=replace(frame.scope, dims={})), span)
         return self.context.made(node("emit", _only(last, flat), type=stream_type((n, v.type) for n, v in last.fields.items()),
                                       names=tuple(flat)), span)

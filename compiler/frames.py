@@ -145,7 +145,12 @@ def mapped(context: Context, frame: Frame, span: Span) -> Frame:
             translated.setdefault(value.node, fresh)
     conditions = _kept(frame, flat, new, translated)
     conditions += [at_least(made[n], 0) for n in made]
-    dims = {n: table.get(d, d) if isinstance(d, Node) else d for n, d in frame.scope.dims.items()}
+    dims = {n: table.get(d, d) if isinstance(d, Node) else d for n, d in frame.scope.dims.items()
+            if not isinstance(d, Node) or d in table or not varies(d, count=False)}
+    for name, value in new.items():
+        written = context.types.get(flat[name].node) if flat[name].node else None  # type: ignore[arg-type]
+        if written is not None and value.node is not None:
+            context.types[value.node] = written
     return entered(frame, stream, gathered(new), made, dims, conditions)
 
 

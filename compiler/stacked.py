@@ -6,9 +6,9 @@ from typing import Any
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
-from .frames import Frame
+from .frames import Frame, varies
 from .names import parts_of, whole_lines
-from .scope import Context
+from .scope import Context, Value
 from .words import type_text
 
 
@@ -60,8 +60,7 @@ def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name:
     """E0502, once for a field."""
     spoiled = frame.spoiled.pop(name)
     value, span = spoiled.value, spoiled.span
-    shown = type_text(frame.scope, value.type)
-    origin = (Label(value.span, f"{shown}, of a size read from each record"),) if value.span.file == span.file else ()
+    origin = _origin(context, frame, value, span.file)
     if spoiled.reason == "epoch":
         context.report(Problem("E0502", f"the size of `{name}` has no upper bound, so it can't be batched", span,
                                "stacks equal shapes only", (*origin, Label(use, "needed here")),
@@ -74,14 +73,23 @@ def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name:
         _fixes(texts, frame, name, spoiled.stage, span, use, declaration)))
 
 
+def _origin(context: Context, frame: Frame, value: Value, file: str) -> tuple[Label, ...]:
+    """Where a size comes from: the dimensions that were written for the field, else the field's line."""
+    written = context.types.get(value.node) if value.node is not None else None
+    moving = [d.span for d, known in zip(written.dims, value.type.dims, strict=False) if varies(known)] if written else []
+    if moving and moving[0].file == file:
+        return (Label(moving[0].to(moving[-1]), "read from each record"),)
+    shown = type_text(frame.scope, value.type)
+    return (Label(value.span, f"{shown}, of a size read from each record"),) if value.span.file == file else ()
+
+
 def _fixes(texts: dict[str, str], frame: Frame, name: str, stage: str, span: Span, use: Span,
            declaration: tree.Pipeline) -> tuple[Fix, ...]:
     """Stack after the line that makes the sizes equal, or pad."""
     text = texts[span.file]
     fixes: list[Fix] = []
     for line in declaration.lines:
-        makes = isinstance(line, tree.Bind | tree.Draw) and line.span.start > span.start and line.span.file == span.file
-        if not makes:
+        if not isinstance(line, tree.Bind | tree.Draw) or line.span.start < span.start or line.span.file != span.file:
             continue
         calls = {p.fn for p in _calls(line)}
         if any(n == name for n, _ in named(line)) and any("resize" in c or "crop" in c for c in calls):

@@ -120,6 +120,7 @@ class Stages:
         if call.fn == "each":
             return self._each(frame, call)
         given = self.reader.read(frame, call)
+        frame = self.sized(frame)
         made: Frame = make(frame, call, given)
         if made is not frame:
             made.stages = [*frame.stages, (call.fn, call.span)]
@@ -137,7 +138,8 @@ class Stages:
 
     def problem(self, code: str, title: str, span: Span, label: str = "", reasons: tuple[Label, ...] = (),
                 notes: tuple[str, ...] = (), fixes: tuple[Fix, ...] = ()) -> None:
-        self.context.report(Problem(code, title, span, label, reasons, notes, fixes))
+        near = tuple(r for r in reasons if r.span.file == span.file)
+        self.context.report(Problem(code, title, span, label, near, notes, fixes))
 
     # --- unknown stages and order ---------------------------------------------------------------
 
@@ -154,11 +156,12 @@ class Stages:
             return
         if name in HABITS:
             stage, say = HABITS[name]
-            fix = (Fix("leave it out", (Edit(whole_lines(self.texts[call.span.file], line.span), ""),)),) if not stage else (
-                Fix(f"`{stage}` does this", (Edit(self._renamed(call, stage), stage + (" " if stage == "where" else "")),)),)
-            if stage is None:
-                fix = ()
-            self.problem("E0501", f"there is no stage `{name}`", call.fn_span, "not known", (), (say,) if say else (), fix)
+            fixes: tuple[Fix, ...] = ()
+            if stage:
+                fixes = (Fix(f"`{stage}` does this", (Edit(call.fn_span, stage + (" " if stage == "where" else "")),)),)
+            elif stage == "":
+                fixes = (Fix("leave it out", (Edit(whole_lines(self.texts[call.span.file], line.span), ""),)),)
+            self.problem("E0501", f"there is no stage `{name}`", call.fn_span, "not known", (), (say,) if say else (), fixes)
             return
         scope = frame.scope
         if scope.file.function(name) is not None or self._operator(name):
@@ -171,9 +174,6 @@ class Stages:
         fixes = (Fix("a stage with a similar name exists", (Edit(call.fn_span, alike),)),) if alike else ()
         self.problem("E0501", f"there is no stage `{name}`", call.fn_span, "not known", (),
                      (f"stages: {', '.join(sorted(known))}",), fixes)
-
-    def _renamed(self, call: tree.Call, stage: str) -> Span:
-        return call.fn_span
 
     def _operator(self, name: str) -> bool:
         from ..kernels.ops import OPERATORS
@@ -294,6 +294,14 @@ class Stages:
         facts = (frame.scope.facts or bounds.Facts()).given(condition.node)
         frame.scope.facts = facts
         return replace(frame, stream=made, conditions=[*frame.conditions, condition.node])
+
+    def sized(self, frame: Frame) -> Frame:
+        """Sizes that only a record can show equal become checks of the record."""
+        waiting, frame.scope.sizes = frame.scope.sizes, []
+        for a, b, span in waiting:
+            equal = Value(node("apply", a, b, type=BOOL, fn="eq"), BOOL, span)
+            frame = self.require(frame, "check", equal, span, "E0803")
+        return frame
 
     def _share(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
         if given.failed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
-from ..dsl.types import BOOL, I64, Type
+from ..dsl.types import I64, Type
 from . import bounds
 from .branches import Branches
 from .constants import Constants
@@ -40,7 +40,11 @@ class Pipelines:
         builder = PipelineBuilder(self, declared, arguments or {}, name, True)
         try:
             frame = builder.build()
-            return Emission(self.elaborator).emit(frame, declared.declaration) if frame else None
+            if frame is None:
+                return None
+            emission = Emission(self.elaborator)
+            frame = builder.stages.sized(emission.visible(frame, declared.declaration))
+            return emission.emit(frame, declared.declaration)
         finally:
             self.constants.close()
 
@@ -48,7 +52,7 @@ class Pipelines:
         """The frame at the end of a pipeline that another one reads."""
         builder = PipelineBuilder(self, declared, arguments, path, False)
         frame = builder.build()
-        return Emission(self.elaborator).visible(frame, declared.declaration) if frame else None
+        return builder.stages.sized(Emission(self.elaborator).visible(frame, declared.declaration)) if frame else None
 
 
 class PipelineBuilder:
@@ -87,7 +91,8 @@ class PipelineBuilder:
 
     def problem(self, code: str, title: str, span: Span, label: str = "", reasons: tuple[Label, ...] = (),
                 notes: tuple[str, ...] = (), fixes: tuple[Fix, ...] = ()) -> None:
-        self.context.report(Problem(code, title, span, label, reasons, notes, fixes))
+        near = tuple(r for r in reasons if r.span.file == span.file)
+        self.context.report(Problem(code, title, span, label, near, notes, fixes))
 
     # --- order of lines -------------------------------------------------------------------------
 
@@ -274,7 +279,7 @@ class PipelineBuilder:
             case tree.Where():
                 condition = self.elaborator.condition(frame.scope, line.condition)
                 if condition.known:
-                    frame = self._sized(frame)
+                    frame = self.stages.sized(frame)
                     frame = self.stages.require(frame, "where", condition, line.span)
             case tree.Stage():
                 shared = frame.scope.below_share
@@ -283,7 +288,7 @@ class PipelineBuilder:
                     self.all.constants.open(self.context.param_uses)
             case tree.Emit():
                 return frame
-        return self._sized(frame)
+        return self.stages.sized(frame)
 
     def _needs(self, frame: Frame, line: tree.Line) -> None:
         """Report a field that could not be stacked, where something names it."""
@@ -293,19 +298,11 @@ class PipelineBuilder:
             for whole in [n for n in frame.spoiled if n == name or (n.startswith(f"{name}.") and isinstance(line, tree.Emit))]:
                 spoiled_problem(self.context, self.context.texts, frame, whole, span, self.declaration)
 
-    def _sized(self, frame: Frame) -> Frame:
-        """Sizes that only a record can show equal become checks of the record."""
-        waiting, frame.scope.sizes = frame.scope.sizes, []
-        for a, b, span in waiting:
-            equal = Value(node("apply", a, b, type=BOOL, fn="eq"), BOOL, span)
-            frame = self.stages.require(frame, "check", equal, span, "E0803")
-        return frame
-
     def _binding(self, frame: Frame, line: tree.Bind | tree.Draw) -> Frame:
         owner = self.owner(line.name)
         if owner is not None:
             self.taken_name(line.name, line.name_span, owner)
-            frame.fields.pop(line.name, None)
+            frame.fields[line.name] = frame.scope.names[line.name] = unknown(line.name_span)
             return frame
         frame.spoiled.pop(line.name, None)
         if isinstance(line, tree.Draw) and line.call.fn == "sample" and self.module.scope.function("sample") is None:
@@ -333,13 +330,14 @@ class PipelineBuilder:
                     found is None or not found.known):
                 frame.fields[dim.id] = frame.scope.names[dim.id] = unknown(dim.span)
 
-    def taken_name(self, name: str, span: Span, owner: tuple[str, Span | None]) -> None:
+    def taken_name(self, name: str, span: Span, owner: tuple[str, Span | None], here: bool = True) -> None:
+        """E0114; `here`: the name itself stands at `span`."""
         kind, place = owner
         reasons = (Label(place, f"{'an' if kind == 'argument' else 'a'} {kind}"),) if place and place.file == span.file else ()
         self.problem("E0114", f"a field can't take the name of the {kind} `{name}`", span, "already taken", reasons,
                      ("a name that is set from outside keeps its meaning on every line",),
                      (Fix("give the field a name of its own", (Edit(span, f"{name}_"),)),)
-                     if span.file == self.module.path else ())
+                     if span.file == self.module.path and here else ())
 
     # rule 11
 
