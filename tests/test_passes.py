@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from pipec.compiler.check import check
 from pipec.compiler.evaluate import evaluate
 from pipec.compiler.graph import walk
