@@ -44,9 +44,9 @@ DEEPEST = 24   # nested calls and parentheses in one line of text; CPython's par
 LINE = 100
 STORED = {"f16": "u16", "bf16": "u16", "bool": "u8"}   # how a dtype lies in memory where that differs
 RESERVED = frozenset((
-    "table", "arena", "row", "scratch", "scratch_end", "escape", "i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "f32", "f64",
-    "inf", "nan", "select", "min", "max", "abs", "floor", "ceil", "rint", "sqrt", "floordiv", "mod", "shl", "shr", "ushr", "mulhi",
-    "range",
+    "table", "arena", "row", "scratch", "scratch_end", "escape",
+    "i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "f32", "f64", "inf", "nan", "range",
+    "select", "min", "max", "abs", "floor", "ceil", "rint", "sqrt", "floordiv", "mod", "shl", "shr", "ushr", "mulhi",
 ))
 
 
@@ -170,7 +170,7 @@ class Printer:
         found = self.names.get(raw)
         if found is None:
             found = clean(raw)
-            while found in self.taken or keyword.iskeyword(found) or found.startswith("at_") or "_to_" in found:
+            while found in self.taken or found.startswith("at_") or "_to_" in found:
                 found = f"_{found}" if found.startswith("at_") else found.replace("_to_", "_") + "_"
             self.taken.add(found)
             self.names[raw] = found
@@ -359,7 +359,7 @@ def wrap(part: tuple[str, int], level: int) -> str:
 
 def clean(name: str) -> str:
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return text if text and not text[0].isdigit() else "_" + text
+    return text if text and not text[0].isdigit() and not keyword.iskeyword(text) else "_" + text
 
 
 def cast_text(value: str, source: str, target: str, mode: str) -> str:

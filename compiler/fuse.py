@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..dsl.types import BOOL, I64
+from ..dsl.types import BOOL
 from .graph import Node, node, number, rewrite, substitute, var, walk
 from .totality import HEAVY, Facts
 
@@ -31,28 +31,26 @@ class Uses:
 def fuse(emit: Node) -> Node:
     """Index a build: compute its element in place.
 
-    before
-        %0 = field(name="x") : f32[4]
-        %1 = var(id=1) : i64
-        %2 = index(%0, %1, guard=false) : f32
-        %3 = const(value=2.0) : f32
-        %4 = apply(%2, %3, fn="mul") : f32
-        %5 = const(value=4) : i64
-        %6 = build(%4, %5, ids=(1,)) : f32[4]
-        %7 = var(id=2) : i64
-        %8 = index(%6, %7, guard=false) : f32
-        %9 = apply(%8, %3, fn="add") : f32
-        %10 = build(%9, %5, ids=(2,)) : f32[4]
+    Before:
 
-    after
-        %0 = field(name="x") : f32[4]
-        %1 = var(id=2) : i64
-        %2 = index(%0, %1, guard=false) : f32
-        %3 = const(value=2.0) : f32
-        %4 = apply(%2, %3, fn="mul") : f32
-        %5 = apply(%4, %3, fn="add") : f32
-        %6 = const(value=4) : i64
-        %7 = build(%5, %6, ids=(2,)) : f32[4]
+        x = field(name="x") : f32[4]
+        i = var(id=1) : i64
+        a = index(x, i, guard=false) : f32
+        twice = mul(a, 2.0:f32) : f32
+        all = build(twice, 4, ids=(1,)) : f32[4]
+        j = var(id=2) : i64
+        b = index(all, j, guard=false) : f32
+        more = add(b, 1.0:f32) : f32
+        build(more, 4, ids=(2,)) : f32[4]
+
+    After:
+
+        x = field(name="x") : f32[4]
+        j = var(id=1) : i64
+        a = index(x, j, guard=false) : f32
+        twice = mul(a, 2.0:f32) : f32
+        more = add(twice, 1.0:f32) : f32
+        build(more, 4, ids=(1,)) : f32[4]
     """
     for _ in range(ROUNDS):
         emit = rewrite(emit, copied)

@@ -1,0 +1,149 @@
+"""The compile cache: nothing unverified is linked, several processes may build, a process that loads needs no numba."""
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pipec.compiler import native
+from pipec.compiler.loops import Argument, Buffer, Builder, Const, Kernel
+from pipec.runtime import objects
+
+OUT = Buffer("out", "f32", (Const(1, "i64"),))
+
+
+def kernel(value: float) -> Kernel:
+    k = Builder()
+    k.put(OUT, 0, Const(value, "f32"))
+    return Kernel("one", (Argument("data", "out", "f32", "out"),), tuple(k.body))
+
+
+def result(run: Any) -> float:
+    out, status, arena = np.zeros(1, "f4"), np.zeros(1, np.int64), np.zeros(4, np.int64)
+    table = np.array([out.ctypes.data], np.int64)
+    run(1, table.ctypes.data, status.ctypes.data, arena.ctypes.data)
+    return float(out[0])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("PIPEC_KEY", raising=False)
+    monkeypatch.setattr(objects, "_linked", {})
+    return tmp_path / "cache"
+
+
+def entry(cache: Path) -> Path:
+    (found,) = cache.glob("*.o")
+    return found
+
+
+def test_build_then_load(cache: Path) -> None:
+    texts = native.build([kernel(1.5)])
+    assert result(objects.load(texts)["one"]) == 1.5
+    assert stat.S_IMODE((cache / "key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(entry(cache).stat().st_mode) == 0o600
+
+
+def test_every_changed_byte_is_refused_and_built_again(cache: Path) -> None:
+    texts = native.build([kernel(2.5)])
+    path = entry(cache)
+    good = path.read_bytes()
+    damaged = [good[:n] for n in (0, 5, 40, 45, len(good) - 1)] + [good + b"x"]
+    for at in range(0, len(good), max(1, len(good) // 60)):
+        damaged.append(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(objects.Missing) as missing:
+            objects.load(texts)
+        assert missing.value.names == ("one",)
+    native.build([kernel(2.5)])
+    assert result(objects.load(texts)["one"]) == 2.5
+
+
+def test_an_object_of_another_key_or_text_or_machine_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = native.build([kernel(3.5)])
+    monkeypatch.setenv("PIPEC_KEY", "another team")
+    with pytest.raises(objects.Missing):
+        objects.load(texts)
+    monkeypatch.delenv("PIPEC_KEY")
+    other = native.build([kernel(4.5)])
+    mine, theirs = (cache / f"{t[0].key}.o" for t in (texts, other))
+    mine.write_bytes(theirs.read_bytes())   # a good object under another's name
+    with pytest.raises(objects.Missing):
+        objects.load(texts)
+    here = objects.target()
+    monkeypatch.setattr(objects, "target", lambda: objects.Target(here.triple, "another", here.features, here.makers))
+    with pytest.raises(objects.Missing):
+        objects.load(other)
+
+
+def test_what_a_plan_says_about_keys_is_not_believed() -> None:
+    texts = native.build([kernel(5.5)])
+    other = native.build([kernel(6.5)])
+    lying = type(texts[0])("one", texts[0].text, other[0].key)
+    assert result(objects.load([lying])["one"]) == 5.5
+
+
+def test_a_key_file_that_others_can_read_is_refused(cache: Path) -> None:
+    native.build([kernel(1.0)])
+    (cache / "key").chmod(0o644)
+    with pytest.raises(PermissionError, match="mode 0600"):
+        native.build([kernel(7.0)])
+
+
+def test_oldest_entries_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = native.build([kernel(10.0)])
+    size = entry(cache).stat().st_size
+    monkeypatch.setenv("PIPEC_CACHE_LIMIT", str(3 * size + 100))
+    os.utime(entry(cache), (1, 1))
+    later = [native.build([kernel(11.0 + i)]) for i in range(3)]
+    with pytest.raises(objects.Missing):
+        objects.load(first)
+    for texts in later:
+        objects.load(texts)
+
+
+LOADER = """
+import json, sys
+import numpy as np
+from pipec.runtime import objects
+from pipec.runtime.plan import KernelText
+run = objects.load([KernelText("one", sys.argv[1], "")])["one"]
+out, status, arena = np.zeros(1, "f4"), np.zeros(1, np.int64), np.zeros(4, np.int64)
+run(1, np.array([out.ctypes.data]).ctypes.data, status.ctypes.data, arena.ctypes.data)
+print(json.dumps([float(out[0]), "numba" in sys.modules, "lark" in sys.modules]))
+"""
+
+
+def test_a_process_that_only_loads_needs_no_numba() -> None:
+    (text,) = native.build([kernel(8.5)])
+    done = subprocess.run([sys.executable, "-c", LOADER, text.text], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [8.5, False, False]
+
+
+BUILDER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_native
+from pipec.compiler import native
+from pipec.runtime import objects
+texts = [native.build([test_native.kernel(20.0 + i)]) for i in range(6)]
+assert [test_native.result(objects.load(t)["one"]) for t in texts] == [20.0 + i for i in range(6)]
+"""
+
+
+def test_processes_that_build_at_once(cache: Path) -> None:
+    here = str(Path(__file__).parent)
+    running = [subprocess.Popen([sys.executable, "-c", BUILDER, here], stderr=subprocess.PIPE) for _ in range(3)]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    assert len(list(cache.glob("*.o"))) == 6
+    assert not [p for p in cache.iterdir() if p.name.startswith(".")]
