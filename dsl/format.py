@@ -5,7 +5,7 @@ Only space changes, never a token, so the tree stays the same. Row breaks inside
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from . import tree
@@ -28,11 +28,13 @@ class _Row:
 
 @dataclass
 class _Open:
-    """An open bracket: which, the indentation of its row, and whether a `:` stood since the last comma in it."""
+    """An open bracket: where rows in it start, where its closing bracket does if that opens a row, and whether
+    a `:` stood since the last comma in it."""
 
     bracket: str
-    indent: int
-    typed: bool = field(default=False)
+    inner: int
+    outer: int
+    typed: bool = False
 
 
 def format_text(text: str, path: str = "<text>") -> str:
@@ -78,7 +80,7 @@ def _rows(stream: list[Any]) -> Iterator[_Row]:
 def _comment_indent(comment: Any, rest: list[Any], after_code: bool, opened: list[_Open]) -> int:
     """A comment on a row of its own stands as the code below it; at the end of a body it stays in the body."""
     if opened:
-        return opened[-1].indent + INDENT
+        return opened[-1].inner
     following = next((t for t in rest if t.type != "COMMENT"), None)
     if following is not None and following.column > 1:
         return INDENT
@@ -88,7 +90,7 @@ def _comment_indent(comment: Any, rest: list[Any], after_code: bool, opened: lis
 def _indent(first: Any, opened: list[_Open]) -> int:
     if opened:
         closes = str(first) in (")", "]")
-        return opened[-1].indent if closes else opened[-1].indent + INDENT
+        return opened[-1].outer if closes else opened[-1].inner
     return 0 if first.column == 1 else INDENT
 
 
@@ -126,7 +128,9 @@ def _spaced(code: list[Any], opened: list[_Open], indent: int, continues: bool, 
         unary = word == "-" and (previous is None or previous.type not in _OPERANDS)
         out.append(word)
         if token.type in ("LPAR", "LSQB"):
-            opened.append(_Open(word, indent))
+            at = indent + sum(map(len, out))
+            hangs = i == len(code) - 1      # else the rows below are aligned with what follows the bracket
+            opened.append(_Open(word, indent + INDENT if hangs else at, indent if hangs else at - 1))
         elif token.type in ("RPAR", "RSQB"):
             opened.pop()
         elif opened and token.type in ("COMMA", "COLON"):

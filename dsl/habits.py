@@ -40,6 +40,41 @@ def return_and_others(f: Failure) -> Problem | None:
     return f.problem("E0031", f"there is no `{word}`", span, label)
 
 
+def if_statement(f: Failure) -> Problem | None:
+    word = f.word(0)
+    if word not in ("if", "elif", "else") or f.rule == "column" or (word == "if" and f.rule == "step"):
+        return None
+    return f.problem("E0031", f"there is no statement `{word}`", f.span(0), "write `name = if … then … else …`", "", (),
+                     "`where` keeps some records")
+
+
+def docstring(f: Failure) -> Problem | None:
+    if f.rule not in ("stage", "step", "column") or any(t.type != "STRING" for t in f.tokens):
+        return None
+    end = len(f.tokens) - 1
+    inner = f.source(0, end).strip('"').strip()
+    return f.problem("E0038", "a comment starts with `#`", f.span(0, end), "a text alone does nothing", "write `#`",
+                     (f.replace(0, end, f"# {inner}"),))
+
+
+def chained(f: Failure) -> Problem | None:
+    """`batch(32).shuffle()`"""
+    if f.rule != "stage" or f.word(f.at) != "." or f.word(f.at - 1) != ")" or f.expected != {"$END"}:
+        return None
+    return f.problem("E0035", "a stage has a line of its own", f.span(f.at), "stages stand below each other", "break the line",
+                     (f.replace(f.at, f.at, f"\n{f.indent}"),))
+
+
+def missing_comma(f: Failure) -> Problem | None:
+    at = f.at
+    if "COMMA" not in f.expected or f.kind(at) not in ("NAME", "INT", "FLOAT", "STRING") or f.touching(at):
+        return None
+    if f.opener(at) is None and f.word(0) not in ("emit", "use"):
+        return None
+    return f.problem("E0006", f"`{f.word(at)[:30]}` can't stand here", f.span(at), "a comma or an operator is due before it",
+                     "put a comma", (f.append(at - 1, ","),))
+
+
 def loop(f: Failure) -> Problem | None:
     """`for x in xs:` as a statement: wrap the line below it into a build."""
     if f.word(0) != "for" or f.rule not in ("stage", "step"):
@@ -176,6 +211,10 @@ def equals(f: Failure) -> Problem | None:
             return None
         return f.problem("E0025", "two values are compared by `==`", f.span(at), "`=` sets a name", "write `==`",
                          (f.replace(at, at, "=="),))
+    opener = f.opener(at)
+    if word == ":" and opener is not None and f.word(opener) == "(" and f.word(at - 2) in ("(", ",") and f.rule != "declaration":
+        edit = Edit(Span(f.file, f.tokens[at].start_pos, f.tokens[min(at + 1, len(f.tokens) - 1)].start_pos), "=")
+        return f.problem("E0025", "an argument is named by `=`", f.span(at), "not by `:`", "write `=`", (edit,))
     if (word == "==" and at == 1 and f.rule == "stage") or (word == "==" and f.word(0) in ("let", "param") and at == 2):
         return f.problem("E0025", "a name is set by `=`", f.span(at), "`==` compares", "write `=`", (f.replace(at, at, "="),))
     return None
@@ -440,8 +479,8 @@ def slashes(f: Failure) -> Problem | None:
 
 
 _ORDER: tuple[Callable[[Failure], Problem | None], ...] = (
-    slashes, lambda_, return_and_others, loop, comprehension, comma, reserved, equals, python_if, arrow, no_arguments,
-    colon, last_colon, from_, method, several, literal, draw, dots, stage, joined,
+    slashes, docstring, lambda_, return_and_others, if_statement, loop, comprehension, comma, reserved, equals, python_if, arrow,
+    no_arguments, colon, last_colon, from_, method, several, literal, draw, dots, stage, chained, missing_comma, joined,
 )  # fmt: skip
 
 _NAMES = {

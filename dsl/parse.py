@@ -191,7 +191,9 @@ class _Reader:
             raise _unreadable(self.file, f"`{self.file}` is too long", f"more than {MAX_TOKENS:,} words and signs")
         repaired = Repairs(self.text, self.file, self.problems, self.parser.terminal, MAX_PROBLEMS)
         try:
-            yield from lines_of(repaired(stream), self.file, self.problems)
+            for line in lines_of(repaired(stream), self.file, self.problems):
+                line.broken = line.broken or any(t.line in repaired.spoiled for t in line.tokens)
+                yield line
         except Stop as stop:
             self.problems.append(stop.problem)
 

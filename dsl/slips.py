@@ -31,6 +31,7 @@ class Repairs:
 
     def __init__(self, text: str, file: str, problems: list[Problem], names: Callable[[str], str], limit: int):
         self.text, self.file, self.problems, self.names, self.limit = text, file, problems, names, limit
+        self.spoiled: set[int] = set()      # rows that can't be repaired: one problem is enough for each
 
     def __call__(self, tokens: list[Any]) -> Iterator[Any]:
         i = 0
@@ -131,9 +132,12 @@ class Repairs:
             name = unicodedata.name(char, f"U+{ord(char):04X}").lower()
             space = Fix("put a plain space", (self._edit(token.start_pos, token.end_pos, " "),))
             self._report("E0001", f"an invisible character: {name}", token, f"U+{ord(char):04X}", space)
-        elif char in "{}":
-            self._report("E0001", f"the language has no `{char}`", token, "lines need no braces, and values no dictionary",
-                         left_out)
+        elif token.line in self.spoiled:
+            pass
+        elif char in "{}@":
+            label = "`sum(a[i, k] * b[k, j] for k)` multiplies matrices" if char == "@" else "no blocks, no dictionaries"
+            self._report("E0001", f"the language has no `{char}`", token, label)
+            self.spoiled.add(token.line)
         elif char == ";":
             self._report("E0001", "a line ends without `;`", token, "one line, one step", left_out)
         else:

@@ -283,6 +283,11 @@ SLIPS = [
     ("E0036", program("  y = 0xff\n")),
     ("E0036", program("  y = 3x\n")),
     ("E0038", program("  // a comment\n")),
+    ("E0038", program('  """What it does."""\n  emit x\n')),
+    ("E0035", program("  batch(32).shuffle()\n")),
+    ("E0006", program("  y = max(x[0] 1)\n")),
+    ("E0006", program("  emit x y\n")),
+    ("E0025", program("  y = f(x, k: 3)\n")),
 ]
 
 
@@ -298,6 +303,16 @@ def test_slip_is_named_and_every_fix_repairs_it(code: str, text: str):
         edits += problem.fixes[0].edits
     repaired = apply_edits(text, edits)
     parse(repaired, "t.pipe")
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [("E0001", 'y = {"a": 1}'), ("E0001", "y = a @ b"), ("E0037", "y = x[::2]"), ("E0037", "y = x[..., 0]"),
+     ("E0031", "if x > 3:"), ("E0031", "while x:"), ("E0033", "y = ()"), ("E0033", "y = []"), ("E0023", "y = None"),
+     ("E0006", "y = f(x)(2)"), ("E0007", "y = -"), ("E0007", "emit"), ("E0024", "y = x[..., None]")],
+)  # fmt: skip
+def test_what_no_edit_repairs_gives_one_problem(code: str, line: str):
+    assert [p.code for p in problems(program(f"  {line}\n  emit x\n"))] == [code]
 
 
 def test_repairs_mean_what_was_meant():
