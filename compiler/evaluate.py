@@ -6,7 +6,7 @@ every field of one source record. Only fields that something emitted needs are c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,7 +194,7 @@ class Run:
                     if stage.op == "where":
                         return None
                     code = stage.get("code") or "E0805"
-                    title = "`check` is false" if code == "E0805" else "two sizes of this record differ"
+                    title = "`check` was false" if code == "E0805" else "two sizes of this record differ"
                     raise self.fail(code, title, stage, r)
             elif stage.op == "take" and conditions:
                 left[stage] -= 1
@@ -274,50 +274,39 @@ class Run:
             fields = {f: cells_of(values[f], types[f]) for f in values if f in types}
         except BadRecord as bad:
             return replace(self.fail(bad.code, bad.reason, n), label=bad.label, record=name)
-        return Record(fields, id, index, name)
+        wrong = _sizes_differ(n, fields)
+        return replace(self.fail("E0803", wrong, n), record=name) if wrong else Record(fields, id, index, name)
 
     # --- several streams --------------------------------------------------------------------------
-
-    def _again(self, n: Node, turn: int) -> Iterator[Record]:
-        """A stream's records again and again."""
-        for again in range(turn * (1 << 16), FOREVER):
-            count = 0
-            for r in self.records(n, again):
-                count += 1
-                yield r
-            if not count:
-                return
 
     def _mix(self, n: Node, turn: int) -> Iterator[Record]:
         """In turns, or by weights: the choice at place p is a draw of id p. A branch's number joins the ids of its records."""
         until, key = n["until"], random.draw_key(self.program.seed or 0, n["key"], self.epoch)
         ends = np.cumsum(np.array(n["weights"], np.float64))
-        branches = [Peeked(self.records(b, turn) if until == "first" else self._again(b, turn)) for b in n.args]
-        finite = [Peeked(self.records(b, turn)) for b in n.args] if until == "all" else []
+        branches = [Again(self, b, turn) for b in n.args]
         place = 0
-        while until in ("first", "all") or place < until:
+        while place != until and not (until == "all" and all(b.seen for b in branches)):
+            which = place % len(branches)
             if n["weights"]:
-                u = float(random.DRAWS["uniform"].ref(key, place + (turn << 40), 0, np.float32(0), np.float32(1)))
-                which = min(int(np.searchsorted(ends, u, "right")), len(branches) - 1)
-            else:
-                which = place % len(branches)
-            if branches[which].ended:
+                u = random.DRAWS["uniform"].ref(key, place + (turn << 40), 0, np.float32(0), np.float32(1))
+                which = min(int(np.searchsorted(ends, float(u), "right")), len(branches) - 1)
+            if until == "first" and branches[which].seen:
                 return
-            r = branches[which].next()
+            r = next(branches[which], None)
+            if r is None:
+                return
             yield replace(r, id=child(r.id, which))
             place += 1
-            if finite:
-                if not finite[which].ended:
-                    finite[which].next()
-                if all(f.ended for f in finite):
-                    return
 
     def _zip(self, n: Node, turn: int) -> Iterator[Record]:
         """Side by side until the first stream ends; the others repeat, newly shuffled."""
         first, *others = n.args
-        repeated = [self._again(b, turn) for b in others]
+        repeated = [Again(self, b, turn) for b in others]
         for r in self.records(first, turn):
-            rows = [r, *(next(b) for b in repeated)]
+            beside = [next(b, None) for b in repeated]
+            if None in beside:
+                return
+            rows = [r, *(b for b in beside if b is not None)]
             fields = {f"{name}.{k}": v for name, row in zip(n["names"], rows, strict=True) for k, v in row.fields.items()}
             yield replace(r, fields=fields)
 
@@ -337,19 +326,39 @@ class Run:
             yield replace(r, fields={**r.fields, **{f"{n['name']}.{k}": v for k, v in found.items()}})
 
 
-@dataclass
-class Peeked:
-    """An iterator that can tell whether it has ended."""
+def _sizes_differ(n: Node, fields: Mapping[str, Cells]) -> str:
+    """What is wrong with the sizes of a source record, if anything is: a name of the schema has one size, a number is that."""
+    known: dict[str, int] = {}
+    for name, _, text in n["columns"]:
+        dims = [d.strip() for d in text.partition("[")[2].rstrip("]").split(",") if d.strip()]
+        for dim, size in zip(dims, np.shape(fields[name].values) if name in fields else (), strict=False):
+            wanted = int(dim) if dim.isdigit() else known.setdefault(dim, size)
+            if dim != "_" and size != wanted:
+                return f"a size of `{name}` is {size}, not {wanted}"
+    return ""
 
-    rest: Iterator[Record]
-    head: list[Record] = field(default_factory=list)
+
+class Again:
+    """A stream's records again and again, each time newly shuffled; `seen`: all of them have passed once."""
+
+    def __init__(self, run: Run, stream: Node, turn: int):
+        self.run, self.stream, self.turn = run, stream, turn << 16
+        self.rest = run.records(stream, self.turn)
+        self.ahead = next(self.rest, None)
 
     @property
-    def ended(self) -> bool:
-        if not self.head:
-            self.head = [r for r in [next(self.rest, None)] if r is not None]
-        return not self.head
+    def seen(self) -> bool:
+        return self.turn & 0xFFFF > 0 or self.ahead is None
 
-    def next(self) -> Record:
-        assert not self.ended
-        return self.head.pop()
+    def __iter__(self) -> Again:
+        return self
+
+    def __next__(self) -> Record:
+        if self.ahead is None:
+            self.turn += 1
+            self.rest = self.run.records(self.stream, self.turn)
+            self.ahead = next(self.rest, None)
+        if self.ahead is None:
+            raise StopIteration
+        record, self.ahead = self.ahead, next(self.rest, None)
+        return record

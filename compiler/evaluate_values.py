@@ -211,7 +211,7 @@ class Evaluator:
         params = [cast(p, dtype) for p, dtype in zip(params, distribution.dtypes, strict=True)]
         with np.errstate(all="ignore"):
             if (distribution.empty(ARRAYS, *params) & c.active).any():
-                raise self.fail("E0804", "a draw's bounds are empty", n)
+                raise self.fail("E0804", f"nothing to draw from: the bounds of `{n['dist']}` are empty", n)
             place = random.fold(ARRAYS, indexes)
         key = random.draw_key(self.frame.seed, n["path"], self.frame.epoch)
         return Cells(cast(distribution.ref(key, self.frame.id, place, *params), n.type.dtype))
