@@ -5,7 +5,7 @@ from ..dsl.types import INTS
 from .conditions import NOTHING, Claim, all_of, at_least, claim, either, equals, holds
 from .graph import Node, node, substitute, walk
 from .linear import Poly, atom, constant, linear
-from .ranges import Ranges
+from .ranges import Ranges, dims_of, operator_of
 
 FAR = 2**47  # bounds beyond this say too little to be worth a row
 MOST_NODES = 80  # of a build's body that is put in place of an element
@@ -101,9 +101,21 @@ def _index(a: Node, ranges: Ranges) -> Claim:
     tensor, places = a.args[0], a.args[1:]
     if tensor.op == "draw" and tensor["dist"] == "permutation":
         return at_least(atom(a), constant(0)) & at_least(linear(tensor.args[0]), atom(a) + 1)
+    if tensor.op == "call":
+        return _below(atom(a), tensor)
     if tensor.op != "build" or sum(1 for _ in walk(tensor.args[0])) > MOST_NODES:
         return NOTHING
     return _same(atom(a), element(tensor, places))
+
+
+def _call(a: Node, ranges: Ranges) -> Claim:
+    return _below(atom(a), a)
+
+
+def _below(x: Poly, call: Node) -> Claim:
+    """What an operator knows of its results against the sizes of its args."""
+    operator = operator_of(call)
+    return NOTHING if operator is None or operator.stop is None else at_least(operator.stop(*dims_of(call)), x + 1)
 
 
 def element(build: Node, places: tuple[Node, ...]) -> Node:
@@ -140,6 +152,7 @@ _DEFINE = {
     "select": _select,
     "cast": _cast,
     "fill": _fill,
+    "call": _call,
     "draw": _draw,
     "index": _index,
     "reduce": _reduce,

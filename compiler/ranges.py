@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..dsl.types import FLOATS, INT_RANGE, INTS, Type
-from ..kernels.ops import OPERATORS
+from ..kernels.ops import OPERATORS, Operator
 from .graph import Node
 from .linear import Poly, linear
+from .linear import of as linear_of
 
 LARGEST_SIZE = 2**48  # no tensor has more places: memory's addresses end there
 DEEPEST = 120
@@ -261,13 +262,23 @@ class Ranges:
                 return Range(-INF, INF, True)
 
     def call(self, n: Node, part: str | None = None) -> Range:
-        operator = OPERATORS.get(n["op"])
-        if operator is None or operator.ranges is None:
+        operator = operator_of(n)
+        if operator is None:
             return whole(n.type)
+        limit = whole(n.type)
+        if operator.stop is not None and n.type.dtype in INTS:
+            limit = Range(limit.low, self.poly(operator.stop(*dims_of(n))).high - 1)
+        if operator.ranges is None:
+            return limit
         given = operator.ranges(*((r.low, r.high) for r in map(self.value, n.args)))
         if isinstance(given, dict):
             given = given.get(part)
-        return whole(n.type) if given is None else Range(given[0], given[1], n.type.dtype in FLOATS)
+        return limit if given is None else Range(given[0], given[1], n.type.dtype in FLOATS).meet(limit)
+
+    def extent(self, n: Node) -> Range:
+        operator = operator_of(n)
+        least = operator.least_sizes.get((n.get("part", ""), n["axis"]), 0) if operator is not None else 0
+        return Range(least, LARGEST_SIZE)
 
     def part(self, n: Node) -> Range:
         inner = self.call(n.args[0], n["name"]) if n.args[0].op == "call" else whole(n.type)
@@ -278,6 +289,19 @@ def _least_size(n: Node) -> int:
     """A size of an operator's result may be known not to be 0."""
     operator = OPERATORS.get(n.get("op", ""))
     return int(operator.least_sizes.get((n["part"], n["axis"]), 0)) if operator is not None else 0
+
+
+def operator_of(n: Node) -> Operator | None:
+    """The operator that a call, or a size that only a call's result has, speaks of."""
+    try:
+        return OPERATORS[n.get("op", "")]
+    except KeyError:
+        return None
+
+
+def dims_of(call: Node) -> list[tuple[Poly, ...]]:
+    """The dims of a call's args, as an operator's `stop` takes them."""
+    return [tuple(linear_of(d) for d in a.type.dims) for a in call.args]
 
 
 def _anything(ranges: Ranges, n: Node) -> Range:

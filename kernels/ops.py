@@ -40,6 +40,7 @@ class Operator:
     `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
     and greatest value of the result where that is known. `examples` are ((args…), result) pairs. `least_sizes`
     tells sizes of the result that are never 0: {(part, axis): 1}, with part "" where there is one result.
+    `stop(*dims)` gives what every value of an integer result stays below, out of the args' dims (numbers or symbols).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Operator:
     ranges: Callable[..., Any] | None = None
     examples: tuple[Any, ...] = field(default=(), compare=False)
     least_sizes: Any = field(default_factory=dict, compare=False)
+    stop: Callable[..., Any] | None = None
 
 
 class Registry(dict[str, Operator]):
@@ -81,7 +83,7 @@ def op(head: str) -> Callable[[type], Operator]:
             raise ValueError(f"operator {name} is defined twice")
         if ("lower" in members) == ("cpu" in members):
             raise ValueError(f"operator {name} needs either lower or cpu")
-        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges")}
+        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges", "stop")}
         OPERATORS[name] = Operator(
             name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())),
             least_sizes=dict(members.get("least_sizes", {})), **optional

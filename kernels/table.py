@@ -120,6 +120,9 @@ class bucketize:
     def ranges(x: Any, edges: Any, right: Any) -> Any:  # type: ignore[misc]
         return (0, float("inf"))
 
+    def stop(x: Any, edges: Any, right: Any) -> Any:  # type: ignore[misc]
+        return edges[0] + 1
+
     examples = (((np.int64(4), np.array([1, 2, 4, 8]), False), 2),)
 
 
@@ -157,6 +160,9 @@ class indices:
 
     def ranges(mask: Any) -> Any:  # type: ignore[misc]
         return (0, float("inf"))
+
+    def stop(mask: Any) -> Any:  # type: ignore[misc]
+        return mask[0]
 
     examples = (((np.array([True, False, True]),), np.array([0, 2])),)
 

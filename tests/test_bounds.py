@@ -5,6 +5,7 @@ import math
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from pipec.compiler import bounds
 from pipec.compiler.graph import Node, const, fresh_id, node, number, var
 from pipec.compiler.linear import canonical, linear, to_node
 from pipec.dsl.types import BOOL, F32, I64, Type
+from pipec.kernels.ops import OPERATORS
 
 IMAGE = node("field", type=Type("u8", (1, 1)), name="image")
 H, W, C = (node("extent", IMAGE, type=I64, field="image", axis=a) for a in range(3))
@@ -51,6 +53,7 @@ def inside(index: Node, size: Node | int, facts: bounds.Facts) -> bool:
 
 
 NONE = bounds.Facts()
+i, k = binder(), binder()
 
 
 def test_crop_at_a_drawn_place() -> None:
@@ -166,6 +169,31 @@ def binderless(value: int) -> Node:
     return number(value)
 
 
+def test_results_of_operators() -> None:
+    mask = node("field", type=Type("bool", (N,)), name="mask")
+    size = node("extent", mask, type=I64, op="indices", part="", axis=0)
+    found = node("call", mask, type=Type("i64", (size,)), op="indices")
+    assert inside(node("index", found, i, type=I64, guard=False), N, NONE)
+    edges = const((1, 5, 9), Type("i64", (3,)))
+    bucket = node("call", FIELD, edges, const(False, BOOL), type=I64, op="bucketize")
+    assert bounds.interval(bucket) == (0, 3)
+    frames = node("extent", mask, type=I64, op="spectrogram", part="", axis=0)
+    assert bounds.interval(frames)[0] == OPERATORS["spectrogram"].least_sizes.get(("", 0), 0)
+
+
+def test_operators_keep_their_ranges() -> None:
+    for operator in (OPERATORS[name] for name in ("cummax", "cummin", "bucketize", "indices", "hash")):
+        for args, result in operator.examples:
+            values = [a if isinstance(a, str) else np.asarray(a) for a in args]
+            limits = [(-math.inf, math.inf) if isinstance(v, str) else (v.min(), v.max()) for v in values]
+            if operator.ranges is not None:
+                low, high = operator.ranges(*limits)
+                assert low <= np.min(result)
+                assert np.max(result) <= high
+            if operator.stop is not None:
+                assert np.max(result) < operator.stop(*(np.shape(v) for v in values))
+
+
 def test_floats_reach_integers() -> None:
     part = node("draw", const(0.25, F32), const(0.75, F32), type=F32, dist="uniform", path="u", indexes=0)
     scaled = node("apply", part, const(10.0, F32), type=F32, fn="mul")
@@ -217,7 +245,6 @@ def test_work_is_bounded() -> None:
     bounds.at_most(W, H, facts)
 
 
-i, k = binder(), binder()
 SHORT = f("min", H, W)
 ODD = f("sub", f("mul", 2, N), 1)
 # index, size, facts, (binder, range)…
