@@ -44,6 +44,7 @@ from .memory import PAGE, Mapping, check_received, create
 from .messages import Channel, Counts, Failed, Gone, Message, Ready, Seek, Started, error_of
 
 COPY_BELOW = 64 << 10                  # smaller arrays are copied: cheaper than keeping their pages
+A_BITE = 1 << 20
 START_SECONDS = 120.0
 BYTES, TEXTS = msgspec.msgpack.Decoder(list[bytes | None]), msgspec.msgpack.Decoder(list[str | None])
 
@@ -170,6 +171,7 @@ class RowReader:
         """`writable`: arrays may be written to, which nobody else sees. `budget`: bytes of kept batches moved aside."""
         self.attachment, self.layout, self.read_only = attachment, layout, not writable
         self.most = layout.capacity // SHARE
+        self.exact = True                                 # else `take` gives what is there, at most about A_BITE
         fd = attachment.ring_fd
         self.header = Mapping(fd, 0, HEADER, double=False, write=False)
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
@@ -192,7 +194,10 @@ class RowReader:
         self.release()
 
     def take(self, n: int) -> Rows | None:
-        """The next n rows; fewer at the end of an epoch, None when none are left of it. Raises DataError."""
+        """The next n rows; fewer at the end of an epoch, None when none are left of it. Raises DataError.
+
+        Where not `exact`, the rows that are there now, n at most; it waits for one.
+        """
         if not 0 < n <= self.most:
             raise DataError("E0809", f"not enough memory for the ring: {n:,} records at once, of {self.layout.capacity:,}",
                             notes=("write a larger `memory=`, or use smaller batches",))
@@ -200,6 +205,8 @@ class RowReader:
         count = self._ready(n)
         if count is None:
             count = self._wait(n)
+        if count > 1 and not self.exact:
+            count = self._bite(count)
         if count == 0:
             self.ends += 1
             self._store(ENDS_READ, self.ends)
@@ -227,8 +234,9 @@ class RowReader:
             end = int(self.ends_table[self.ends % END_COUNT, 1])
         if not (self.position <= end <= head <= self.position + self.layout.capacity and self.ends <= count):
             raise gone_error("its counters are wrong")
-        if end - self.position >= n:
-            return n
+        there = end - self.position
+        if there >= n or (there and not self.exact):
+            return min(n, there)
         return end - self.position if count > self.ends else None
 
     def _wait(self, n: int) -> int:
@@ -236,7 +244,7 @@ class RowReader:
         started = time.perf_counter()
         try:
             while True:
-                self._store(WANTED, self.position + n)
+                self._store(WANTED, self.position + (n if self.exact else 1))
                 count = self._ready(n)
                 if count is not None:
                     return count
@@ -291,6 +299,15 @@ class RowReader:
                    for part, start in held.marks.items() if self.layout.places[part].ragged and part in last.marks)
 
     # -- arrays
+
+    def _bite(self, count: int) -> int:
+        """How many of these rows make about A_BITE: whoever keeps one of them keeps all."""
+        fixed = sum(p.row_bytes for p in self.layout.places)
+        sizes = np.full(count, fixed)
+        for place in self.layout.places:
+            if place.ragged:
+                sizes += np.maximum(self._entries(place, count)[:, 1], 0)
+        return max(1, int(np.searchsorted(np.cumsum(sizes), A_BITE, "right")))
 
     def _rows(self, count: int) -> Rows:
         entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}

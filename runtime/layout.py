@@ -25,6 +25,7 @@ ALIGN = 64                             # of each value in a byte ring
 SHARE = 4                              # one reservation or one batch takes at most this part of the ring
 MOST_ROWS = 1 << 40
 DEFAULT_BYTES = 1 << 30
+DEFAULT_HEAP = 64 << 20
 HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()))
 
 
@@ -74,23 +75,23 @@ def row_bytes(column: Column) -> int:
 
 
 def plan_layout(rows: Sequence[Column], most: int, memory: int | None = None, chunk: int = 64,
-                ahead: int = 0) -> Layout:
+                ahead: int = 0, heap: int = DEFAULT_HEAP) -> Layout:
     """Room for at least SHARE × the larger of `most` (rows one batch takes) and `chunk` (rows reserved at once).
 
     Without `memory` the ring is made as large as reading ahead pays (`ahead` rows are in work at once), within what
-    limits leave. Raises E0809.
+    limits leave; `heap` bytes then go to each field of varying size. Raises E0809.
     """
     columns = columns_of(rows)
     fixed = sum(row_bytes(c) for c in columns)
     heaps = sum(is_ragged(c) for c in columns)
     need_rows = SHARE * max(most, chunk)
     rounding = HEADER + (len(columns) + heaps) * PAGE
-    heap_need = heaps * max(1 << 20, need_rows * 1024)
+    heap_need = heaps * (heap if heap > DEFAULT_HEAP else max(1 << 20, need_rows * 1024))
     need = need_rows * fixed + heap_need + rounding
     room = available()
     usable = room.free // 2            # copies of batches that are kept, and the training itself, need some too
     if memory is None:
-        wanted = max(need, (2 * need_rows + ahead) * fixed + heaps * (64 << 20) + rounding)
+        wanted = max(need, (2 * need_rows + ahead) * fixed + heaps * heap + rounding)
         budget = max(need, min(wanted, usable, DEFAULT_BYTES))
     else:
         budget = memory

@@ -19,7 +19,7 @@ import numpy as np
 
 from .errors import DataError
 from .execute import Gaps
-from .layout import Layout, is_ragged, plan_layout, row_bytes
+from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
 from .messages import Ask
 from .objects import load
@@ -72,7 +72,8 @@ class Loader:
         self.batch_type: Any = namedtuple(  # type: ignore[misc]
             re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [c.name for c in plan.emit], rename=True)
         self._names = [c.name for c in plan.emit]
-        layout = _layout(plan, self._below, self.threads, None if memory is None else parse_size(memory))
+        self._memory = None if memory is None else parse_size(memory)
+        layout = _layout(plan, self._below, self.threads, self._memory)
         options = {"threads": self.threads, "allow_extern": allow_extern}
         self._box = Session(plan, layout, engine, options, workers, writable=as_ == "torch")
         self._finalizer = weakref.finalize(self, self._box.close)
@@ -97,13 +98,13 @@ class Loader:
             self._epoch, self._next, self._skip = self._epoch + 1, 0, 0
         turn = self._turn = object()
         self._begun, self._loaded = True, False
-        reader = self._box.reader_at(*self._place(), self._place() == (self._coming, 0, 0))
+        there = self._place() == (self._coming, 0, 0)
         self._coming = None
         epoch = self._epoch
         made: list[Any] = []                              # the loop holds its batch, we don't
         try:
             started = time.perf_counter()
-            for fields, progress in self._below.batches(epoch, reader):
+            for fields, progress in self._read(there):
                 made.append(self.batch_type(*(self._convert(fields[name]) for name in self._names)))
                 del fields
                 self._next, self._skip = progress.next, progress.skip
@@ -124,6 +125,23 @@ class Loader:
         self._begun = False
         self._epoch, self._next, self._skip = epoch + 1, 0, 0
         self._coming = epoch + 1
+
+    def _read(self, there: bool) -> Iterator[Any]:
+        """The rest of the epoch, with a larger ring where values turn out too long for the one there is."""
+        while True:
+            reader = self._box.reader_at(*self._place(), there)
+            reader.exact = getattr(self._below, "stacks", True)
+            try:
+                yield from self._below.batches(self._epoch, reader)
+                return
+            except DataError as error:
+                heaps = [p.heap for p in self._box.layout.places if p.ragged]
+                if error.code != "E0809" or self._memory is not None or not heaps:
+                    raise
+                larger = _layout(self.plan, self._below, self.threads, None, 4 * max(heaps))
+                there = False
+            del reader
+            self._box.restart(larger)
 
     def _place(self) -> tuple[int, int, int]:
         return self._epoch, self._next, self._skip
@@ -202,20 +220,20 @@ class Loader:
         raise TypeError("a loader can't be sent to another process: call pipec.open there")
 
 
-def _layout(plan: Plan, below: Any, threads: int, memory: int | None) -> Layout:
+def _layout(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
     fixed = sum(row_bytes(c) for c in plan.rows if not is_ragged(c))
     chunk = min(256, max(4, HEAVY // max(1, fixed)))
     most = max(ROWS_AT_ONCE, below.batch_size or 0)
-    return plan_layout(plan.rows, most, memory, chunk, 3 * threads * chunk)
+    return plan_layout(plan.rows, most, memory, chunk, 3 * threads * chunk, heap)
 
 
 def _one_batch_stage(plan: Plan) -> bool:
     """Is what stands below `share` nothing that changes the number of rows but one plain `batch(n)`?"""
     if any(s.takes or any(step.__class__.__name__ == "Require" for step in s.program.steps) for s in plan.below):
         return False
-    later = plan.below[1:]
-    return not later or (len(later) == 1 and later[0].start.kind == "batch" and not later[0].start.options.get("edges")
-                         and "budget" not in (later[0].start.options.get("has") or ()))
+    starts = [s.start for s in plan.below[1:] if s.start.kind != "share"]
+    return not starts or (len(starts) == 1 and starts[0].kind == "batch" and not starts[0].options.get("edges")
+                          and "budget" not in (starts[0].options.get("has") or ()))
 
 
 def _to_numpy(value: Any) -> Any:

@@ -29,6 +29,7 @@ class Session:
     """What a loader holds of the system. `close` may be called at any time, also at exit."""
 
     def __init__(self, plan: Plan, layout: Layout, engine: str, options: dict[str, Any], workers: str, writable: bool):
+        self.layout = layout
         self.request = Open(msgspec.msgpack.encode(plan), layout, engine, options)
         self.workers, self.writable = workers, writable
         self.pid = os.getpid()
@@ -93,6 +94,12 @@ class Session:
             started = self.attachment.seek(epoch, start, skip)
             self.reader.jump(started.row, started.ends)
         return self.reader
+
+    def restart(self, layout: Layout) -> None:
+        """With another ring."""
+        self.close()
+        self.layout = layout
+        self.request = msgspec.structs.replace(self.request, layout=layout)
 
     def counts(self) -> dict[str, Any]:
         reader = self.reader
