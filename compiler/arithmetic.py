@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import BOOL, FLOATS, INT_RANGE, INTS, NUMBERS, Type
+from ..dsl.types import BOOL, INT_RANGE, INTS, NUMBERS, Type
 from . import bounds, reindex, slips
-from .graph import Node, const, node
+from .graph import Node, const
 from .promote import agree, apply, as_dtype, can_fail, conjunction, is_const, meet, select
 from .scope import Scope, Value, unknown
 from .words import described, type_text
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "^": "pow"}
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-BIT_OPS = {"and", "or"}
+LOGICAL = {"and", "or"}
+LARGEST = 2**47
 
 
 # --- + - * / // % ^ -----------------------------------------------------------------------------
 
 
 def binary(el: Elaborator, scope: Scope, e: tree.Binary) -> Value:
-    if e.op in BIT_OPS:
+    if e.op in LOGICAL:
         return _logical(el, scope, e)
     operands = [el.expr(scope, e.left), el.expr(scope, e.right)]
     if not all(v.known for v in operands):
@@ -280,6 +281,10 @@ def shapes_differ(el: Elaborator, scope: Scope, span: Span, tensors: Sequence[Va
 def indexing_range(low: float, high: float) -> str:
     """`0 to 31`, `-4 or more`, for labels; "" where nothing is known."""
     inf = float("inf")
+    if high >= LARGEST:     # a size or an integer of which nothing is known
+        high = inf
+    if low <= -LARGEST:
+        low = -inf
     if low == -inf and high == inf:
         return ""
     if high == inf:
@@ -301,7 +306,5 @@ def reasons(el: Elaborator, scope: Scope, n: Node, main: Span) -> list[Label]:
         text = indexing_range(*bounds.interval(part, el.facts(scope))) or place[1]
         if text:
             found.append(Label(place[0], text))
-    return list(dict.fromkeys(found))
+    return list({label.span: label for label in found}.values())
 
-
-__all__ = ["FLOATS", "node"]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import BOOL, INTS, WEAK_INT, Type
+from ..dsl.types import INTS, WEAK_INT, Type
 from . import arithmetic
 from .graph import Node, const, fresh_id, node, number, var, walk
 from .promote import apply, as_dtype, dim_node, select
 from .scope import Scope, Value, unknown
-from .words import described, dim_text, free_name, size_text, writable_dim
+from .words import described, dim_text, size_text, writable_dim
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
@@ -249,7 +249,8 @@ def _two_ranges(
 ) -> None:
     labels = [Label(span, f"here {dim_text(scope, size)}" if dim_text(scope, size) != "_" else "here another size")
               for size, span in (one, two)]
-    known = [text for size in sorted((one[0], two[0]), key=lambda d: not isinstance(d, int)) if (text := writable_dim(scope, size))]
+    sizes = sorted((one[0], two[0]), key=lambda d: not isinstance(d, int))
+    known = [text for size in sizes if (text := writable_dim(scope, size))]
     numbers = [d for d in (one[0], two[0]) if isinstance(d, int)]
     least = str(min(numbers)) if len(numbers) == 2 else (known[0] if known else None)
     fixes = []
@@ -315,5 +316,3 @@ def reduce(el: Elaborator, scope: Scope, e: tree.Reduce) -> Value:
 
     return aggregates.over_binders(el, scope, e)
 
-
-__all__ = ["BOOL", "free_name"]

@@ -2,24 +2,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Span
-from ..dsl.types import BOOL, DTYPES, FLOATS, I64, INTS, NUMBERS, OBJECTS, Type
+from ..dsl.types import BOOL, DTYPES, FLOATS, I64, INT_RANGE, INTS, NUMBERS, OBJECTS, Type
 from . import aggregates, arithmetic, functions, randomness, slips
 from .graph import Node, const, node, number
 from .promote import apply, as_dim, cast, dim_node, meet, select
 from .scope import FileScope, Scope, Value, unknown
-from .signatures import all_scalars, arguments, head_of, operators, passed, result_type
-from .words import described, type_text
+from .signatures import Given, all_scalars, arguments, head_of, operators, passed, result_type
+from .words import described
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
 
 # Scalar functions that are written as operators only.
-SIGNS = frozenset("add sub mul div floordiv mod neg eq ne lt le gt ge and or not".split())
+SIGNS = frozenset(("add", "sub", "mul", "div", "floordiv", "mod", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"))
 NO_NAMES = FileScope("<operators>")
 
 
@@ -63,7 +64,7 @@ def _only(el: Elaborator, scope: Scope, e: tree.Call, what: str) -> tree.Expr | 
     code = "E0122" if not e.args else "E0123"
     fixes = []
     if len(e.args) > 1 and e.args[0].name is None:
-        cut = Span(e.span.file, e.args[0].span.end, e.args[-1].span.end)
+        cut = Span(e.span.file, el.outer(e.args[0].span).end, el.outer(e.args[-1].span).end)
         fixes = [Fix("keep the first", (Edit(cut, ""),))]
     el.problem(scope, code, f"`{e.fn}` takes {what}", e.span, f"{len(e.args)} given" if e.args else "nothing given", fixes=fixes)
     return None
@@ -104,8 +105,6 @@ def _cast(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
 
 
 def _inside(narrow: str, wide: str) -> bool:
-    from ..dsl.types import INT_RANGE
-
     (low, high), (least, most) = INT_RANGE[wide], INT_RANGE[narrow]
     return low <= least and most <= high
 
@@ -271,64 +270,64 @@ def _unfit(
 # --- operators and externs ----------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Opaque:
+    """A function whose calls stay nodes: `op` with `attrs`; `name` is what its sizes are told by."""
+
+    head: tree.Head
+    op: str
+    attrs: dict[str, str]
+    name: str
+    file: FileScope = NO_NAMES
+
+
 def operator(el: Elaborator, scope: Scope, e: tree.Call) -> Value | None:
     """A row of kernels.ops; None where there is none of this name."""
     row = operators().get(e.fn)
-    if row is None:
-        return None
-    return opaque(el, scope, head_of(row.head), e, "call", {"op": e.fn}, e.fn, NO_NAMES)
+    return None if row is None else opaque(el, scope, Opaque(head_of(row.head), "call", {"op": e.fn}, e.fn), e)
 
 
-def opaque(
-    el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, op: str, attrs: dict[str, str], name: str, file: FileScope
-) -> Value:
-    """A call that stays a node: an operator's or an extern's."""
-    given = arguments(el, scope, head, e)
+def opaque(el: Elaborator, scope: Scope, fn: Opaque, e: tree.Call) -> Value:
+    """A call that stays a node: an operator's or an extern's. Scalar ones apply at every place of tensors."""
+    given = arguments(el, scope, fn.head, e)
     if given is None:
         return unknown(e.span)
-    values = None
-    if all_scalars(head):
-        values = {g.formal.name: el.expr(scope, g.value).at(g.span) for g in given if g.value is not None}
-        if not all(v.known for v in values.values()):
-            return unknown(e.span)
-        if any(v.type.dims for v in values.values()):
-            return _each_call(el, scope, head, e, op, attrs, name, file, given, values)
-    return _opaque(el, scope, head, e, op, attrs, name, file, given, values)
-
-
-def _each_call(el, scope, head, e, op, attrs, name, file, given, values):  # type: ignore[no-untyped-def]
-    """A scalar operator at every place of its tensors."""
-    names = list(values)
+    if not all_scalars(fn.head):
+        return _opaque(el, scope, fn, e, given, None)
+    values = {g.formal.name: el.expr(scope, g.value).at(g.span) for g in given if g.value is not None}
+    if not all(v.known for v in values.values()):
+        return unknown(e.span)
 
     def one(each: list[Value]) -> Value:
-        return _opaque(el, scope, head, e, op, attrs, name, file, given, dict(zip(names, each, strict=True)))
+        return _opaque(el, scope, fn, e, given, dict(zip(values, each, strict=True)))
 
-    return el.lift(scope, e.span, list(values.values()), one, f"`{name}`")
+    return el.lift(scope, e.span, list(values.values()), one, f"`{fn.head.name}`")
 
 
-def _opaque(el, scope, head, e, op, attrs, name, file, given, values):  # type: ignore[no-untyped-def]
-    callee = Scope(file, facts=scope.facts, sizes=scope.sizes)
-    found = passed(el, scope, callee, head, given, values)
+def _opaque(
+    el: Elaborator, scope: Scope, fn: Opaque, e: tree.Call, given: Sequence[Given], values: dict[str, Value] | None
+) -> Value:
+    callee = Scope(fn.file, facts=scope.facts, sizes=scope.sizes)
+    found = passed(el, scope, callee, fn.head, given, values)
     if found is None:
         return unknown(e.span)
     args = tuple(v.node for v in found.values() if v.node is not None)
-    if head.result is not None:
-        type = result_type(el, callee, head.result, lambda axis: _extent(name, args, "", axis))
-        if type is None:
-            return unknown(e.span)
-        return Value(node(op, *args, type=type.strong(), **attrs), type, e.span)
+    if fn.head.result is not None:
+        type = result_type(el, callee, fn.head.result, lambda axis: _extent(fn.name, args, "", axis))
+        return unknown(e.span) if type is None else _node(fn, args, type, e.span)
     parts = []
-    for formal in head.results:
-        type = result_type(el, callee, formal.type, lambda axis, part=formal.name: _extent(name, args, part, axis))
+    for formal in fn.head.results:
+        part = partial(_extent, fn.name, args, formal.name)
+        type = result_type(el, callee, formal.type, part)
         if type is None:
             return unknown(e.span)
         parts.append((formal.name, type.strong()))
-    struct = Type("struct", parts=tuple(parts))
-    return Value(node(op, *args, type=struct, **attrs), struct, e.span)
+    return _node(fn, args, Type("struct", parts=tuple(parts)), e.span)
+
+
+def _node(fn: Opaque, args: Sequence[Node], type: Type, span: Span) -> Value:
+    return Value(node(fn.op, *args, type=type.strong(), **fn.attrs), type, span)
 
 
 def _extent(op: str, args: Sequence[Node], part: str, axis: int) -> Node:
     return node("extent", *args, type=I64, op=op, part=part, axis=axis)
-
-
-__all__ = ["const", "type_text"]

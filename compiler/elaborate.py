@@ -11,8 +11,8 @@ from typing import Any
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
-from ..dsl.types import BOOL, DTYPE_VARIABLES, DTYPES, F32, I64, INTS, NUMBERS, TEXT, WEAK_FLOAT, WEAK_INT, Type
-from . import annotations, arithmetic, bounds, builds, calls, functions, indexing, randomness, slips, templates
+from ..dsl.types import BOOL, F32, I64, INTS, NUMBERS, WEAK_FLOAT, WEAK_INT, Type
+from . import arithmetic, bounds, builds, calls, conform, functions, indexing, randomness, slips, templates
 from .graph import Node, const, fresh_id, node, number, var, walk
 from .promote import as_dim, cast, dim_node
 from .scope import Context, Function, Scope, Value, unknown
@@ -74,11 +74,11 @@ class Elaborator:
         self, scope: Scope, written: tree.TypeExpr, bind_dims: Callable[[int], Node | int] | None = None
     ) -> Type:
         """The type as written. `bind_dims(axis)` gives the dimension for `_` and for a name met first (then bound)."""
-        return annotations.type_of(self, scope, written, bind_dims)
+        return conform.type_of(self, scope, written, bind_dims)
 
     def check_type(self, value: Value, written: tree.TypeExpr, scope: Scope) -> Value:
         """`value` if it has the written type (dimension names met first are bound), else a problem."""
-        return annotations.check_type(self, value, written, scope)
+        return conform.check_type(self, value, written, scope)
 
     def constant(self, scope: Scope, e: tree.Expr, expected: Type | None = None) -> Any:
         """The Python value of an expression that must be constant; None (reported) where it isn't. Lists for tensors."""
@@ -207,6 +207,16 @@ class Elaborator:
     def text(self, span: Span) -> str:
         return self.context.text(span)
 
+    def outer(self, span: Span) -> Span:
+        """A span with the brackets `(…)` around it: edits that cut must not leave one half."""
+        text = self.context.texts.get(span.file, "")
+        while True:
+            before = len(text[: span.start].rstrip())
+            after = span.end + len(text[span.end :]) - len(text[span.end :].lstrip())
+            if before == 0 or text[before - 1] != "(" or text[after : after + 1] != ")":
+                return span
+            span = Span(span.file, before - 1, after + 1)
+
     def plain(self, scope: Scope, value: Value, span: Span, need: str) -> bool:
         """Is this a value that may be used: not missing, not several. `need` completes "… needs a value"."""
         if value.type.missing:
@@ -261,7 +271,7 @@ class Elaborator:
 
     def adapt(self, value: Value, dtype: str) -> Value:
         """A scalar (or constant tensor) as `dtype`, exactly or to the nearest float."""
-        if value.node is None or value.type.dtype == dtype and not value.type.weak:
+        if value.node is None or (value.type.dtype == dtype and not value.type.weak):
             return value
         if value.type.dtype not in (*NUMBERS, "bool") or dtype not in (*NUMBERS, "bool"):
             return value
@@ -440,5 +450,3 @@ def _short(text: str, most: int = 60) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
-
-__all__ = ["DTYPES", "DTYPE_VARIABLES", "TEXT", "Elaborator"]

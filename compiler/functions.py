@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
 from ..dsl.types import DTYPE_VARIABLES, I64, INTS, Type
-from . import annotations
+from . import conform
 from .graph import Node, node
 from .scope import Function, Scope, Value, unknown
 from .signatures import Given, all_scalars, arguments, dtype_of, passed
@@ -22,10 +22,10 @@ DEEPEST = 60    # calls inside calls; only a circle or a very strange program ha
 def call(el: Elaborator, scope: Scope, fn: Function, e: tree.Call, path: str | None = None) -> Value:
     """The value of a call; `path` is the draw path where the function draws."""
     if isinstance(fn.declaration, tree.Extern):
-        from .calls import opaque
+        from .calls import Opaque, opaque
 
         target = fn.declaration.target.value
-        return opaque(el, scope, fn.head, e, "extern", {"target": target}, f"extern {target}", fn.file)
+        return opaque(el, scope, Opaque(fn.head, "extern", {"target": target}, f"extern {target}", fn.file), e)
     if fn in el.stack or len(el.stack) > DEEPEST:
         return _circle(el, scope, fn, e)
     given = arguments(el, scope, fn.head, e)
@@ -94,7 +94,7 @@ def _one(el: Elaborator, callee: Scope, fn: Function, value: Value | None) -> Va
 
 def result(el: Elaborator, callee: Scope, written: tree.TypeExpr, value: Value, span: Span) -> Value:
     """`value` as the type that a head promises."""
-    if not annotations.known_dtype(el, callee, written) or not value.known:
+    if not conform.known_dtype(el, callee, written) or not value.known:
         return unknown(span)
     if value.type.missing and not written.missing:
         el.plain(callee, value, span, "the result")
@@ -108,8 +108,8 @@ def result(el: Elaborator, callee: Scope, written: tree.TypeExpr, value: Value, 
     elif written.dtype in ("num", "int") and dtype in INTS and value.type.dtype == "i64":
         fitted = value      # arithmetic on narrow integers is exact
     else:
-        fitted = annotations.as_written(el, callee, value, dtype, span, written.span)
-    if fitted is None or not annotations.unify(el, callee, written, fitted, span):
+        fitted = conform.as_written(el, callee, value, dtype, span, written.span)
+    if fitted is None or not conform.unify(el, callee, written, fitted, span):
         return unknown(span)
     return fitted
 
@@ -119,7 +119,8 @@ def _several(el: Elaborator, callee: Scope, fn: Function) -> Value:
     for formal in fn.head.results:
         value = callee.names.get(formal.name)
         if value is None:
-            el.problem(callee, "E0122", f"no line of `{fn.name}` sets its result `{formal.name}`", formal.name_span, "promised here")
+            el.problem(callee, "E0122", f"no line of `{fn.name}` sets its result `{formal.name}`", formal.name_span,
+                       "promised here")
             return unknown(fn.head.span)
         parts[formal.name] = result(el, callee, formal.type, value, value.span)
     type = Type("struct", parts=tuple((name, v.type) for name, v in parts.items()))
@@ -154,14 +155,14 @@ def alone(el: Elaborator, fn: Function) -> None:
         if isinstance(fn.declaration, tree.Fn):
             body(el, scope, fn)
         elif fn.head.result is not None:
-            annotations.known_dtype(el, scope, fn.head.result, words=False)
+            conform.known_dtype(el, scope, fn.head.result, words=False)
     finally:
         el.flexible = {}
 
 
 def _unknown_argument(el: Elaborator, scope: Scope, fn: Function, formal: tree.Formal) -> Value:
     written = formal.type
-    if not annotations.known_dtype(el, scope, written, words=not isinstance(fn.declaration, tree.Extern)):
+    if not conform.known_dtype(el, scope, written, words=not isinstance(fn.declaration, tree.Extern)):
         return unknown(formal.name_span)
     name = f"{fn.name}.{formal.name}"
 
@@ -174,7 +175,7 @@ def _unknown_argument(el: Elaborator, scope: Scope, fn: Function, formal: tree.F
     if dtype in DTYPE_VARIABLES:
         dtype = "i64" if dtype == "int" else "f32"
         scope.words[written.dtype] = Type(dtype)
-    type = annotations.type_of(el, scope, replace(written, dtype=dtype), free)
+    type = conform.type_of(el, scope, replace(written, dtype=dtype), free)
     if type.dtype == "unknown":
         return unknown(formal.name_span)
     made = node("field", type=type, name=name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import FLOATS, INTS, I64, Type
+from ..dsl.types import FLOATS, INTS, Type
 from . import arithmetic, bounds, slips
 from .arithmetic import indexing_range, reasons
 from .graph import Node, node, number
@@ -94,7 +94,7 @@ def _too_many(el: Elaborator, scope: Scope, e: tree.At, value: Value) -> None:
     if have == 0:
         el.problem(scope, "E0208", f"`{what}` has no dimensions to index", e.span, described(scope, value.type))
         return
-    extra = Span(e.span.file, e.indexes[have - 1].span.end, e.indexes[-1].span.end)
+    extra = Span(e.span.file, el.outer(e.indexes[have - 1].span).end, el.outer(e.indexes[-1].span).end)
     fixes = [Fix("drop what is too much", (Edit(extra, ""),))]
     el.problem(scope, "E0208", f"`{what}` has {counted(have, 'dimension')}, and {given} indexes are given",
                e.indexes[have].span, type_text(scope, value.type), fixes=fixes)
@@ -172,14 +172,11 @@ def _from_the_end(
     if size is not None:
         text = str(int(size) - back) if size.isdigit() and int(size) >= back else f"{size} - {back}"
         fixes = [Fix("count from the start", (Edit(written.span, text),))]
-    notes = [] if size else [f"name its size where it is made (`{el.text(e.value.span)}: {_naming(value_rank=1)} = …`), then use `n - {back}`"]
+    named = f"{el.text(e.value.span)}: f32[n] = …"
+    notes = [] if size else [f"name its size where it is made (`{named}`), then use `n - {back}`"]
     el.problem(scope, "E0403", f"`{el.text(written.span)}` doesn't count from the end: indexes never wrap", written.span,
                f"{el.text(e.value.span)} starts at 0", notes=notes, fixes=fixes)
     return True
-
-
-def _naming(value_rank: int) -> str:
-    return "f32[n]" if value_rank == 1 else "f32[n, m]"
 
 
 def outside(el: Elaborator, scope: Scope, e: tree.At, span: Span, place: Node, dim: int | Node) -> None:
@@ -187,16 +184,21 @@ def outside(el: Elaborator, scope: Scope, e: tree.At, span: Span, place: Node, d
     what, whole = el.text(span), el.text(e.value.span)
     low, high = bounds.interval(place, el.facts(scope))
     size = dim_text(scope, dim)
-    labels = [*_size_reason(el, scope, e, dim), *reasons(el, scope, place, span)]
+    labels = _once([*_size_reason(el, scope, e, dim), *reasons(el, scope, place, span)])
     default = _default(el, scope, e)
     fixes = [Fix("give the value beyond the edge", (Edit(Span(e.span.file, e.span.end, e.span.end), f" ?? {default}"),))]
     last = str(dim - 1) if isinstance(dim, int) else (f"{size} - 1" if size != "_" else None)
     notes = []
-    sure = isinstance(dim, int) and (low >= dim or high < 0)
+    sure = high < 0 or bounds.at_most(dim_node(dim), place, el.facts(scope))
     if last is not None and not sure and dim != 0:
         notes = [f"`clamp({what}, 0, {last})` repeats the edge instead"]
     title = f"`{what}` {'falls' if sure else 'may fall'} outside `{whole}`"
     el.problem(scope, "E0401", title, span, indexing_range(low, high), reasons=labels, notes=notes, fixes=fixes)
+
+
+def _once(labels: list[Label]) -> list[Label]:
+    """One label for each place."""
+    return list({label.span: label for label in reversed(labels)}.values())[::-1]
 
 
 def _default(el: Elaborator, scope: Scope, e: tree.At) -> str:
@@ -272,7 +274,7 @@ def _slice_outside(
     at = stop if end is s.stop else start
     span = end.span if end is not None else s.span
     what, whole = el.text(span), el.text(e.value.span)
-    labels = [*_size_reason(el, scope, e, dim), *reasons(el, scope, at, span)]
+    labels = _once([*_size_reason(el, scope, e, dim), *reasons(el, scope, at, span)])
     edit = Edit(Span(e.span.file, e.span.end, e.span.end), f" ?? {_default(el, scope, e)}")
     el.problem(scope, "E0401", f"`{el.text(s.span)}` may reach outside `{whole}`", span,
                indexing_range(*bounds.interval(at, facts)) or f"`{what}`", reasons=labels,
@@ -291,7 +293,7 @@ def filled(el: Elaborator, scope: Scope, e: tree.Filled) -> Value:
     else:
         value = el.expr(scope, e.value)
     default = el.expr(scope, e.default)
-    if not value.known or not default.known or not el.plain(scope, default, e.default.span, "`??`"):
+    if not value.known or not default.known or not _default_is_there(el, scope, e, default):
         return unknown(e.span)
     if not value.type.missing:
         return _never_acts(el, scope, e, value, inside)
@@ -311,6 +313,16 @@ def filled(el: Elaborator, scope: Scope, e: tree.Filled) -> Value:
     return el.lift(scope, e.span, [value, default], one, "`??`")
 
 
+def _default_is_there(el: Elaborator, scope: Scope, e: tree.Filled, default: Value) -> bool:
+    if not default.type.missing:
+        return el.whole(scope, default, e.default.span)
+    what = el.text(e.default.span)
+    edit = Edit(e.default.span, f"({what} ?? {default_text(default.type)})")
+    el.problem(scope, "E0205", f"`{what}` may be missing too", e.default.span, type_text(scope, default.type),
+               reasons=el.gap_reasons(default), fixes=[Fix("say what stands in for both", (edit,))])
+    return False
+
+
 def _fill(el: Elaborator, value: Value, default: Value, dtype: str) -> Node:
     x, d = value.node, el.scalar(default, dtype)
     assert x is not None
@@ -325,7 +337,7 @@ def _never_acts(el: Elaborator, scope: Scope, e: tree.Filled, value: Value, insi
     """E0402: there is no gap to fill. In a function that depends on its call, so there it is no mistake."""
     if scope.function is not None and (el.flexible or scope.calls):
         return value.at(e.span)
-    behind = Span(e.span.file, e.value.span.end, e.default.span.end)
+    behind = Span(e.span.file, el.outer(e.value.span).end, el.outer(e.default.span).end)
     sign = behind.start + max(el.text(behind).find("??"), 0)
     cut = Edit(behind, "")
     if isinstance(e.value, tree.At) and inside:
@@ -336,5 +348,3 @@ def _never_acts(el: Elaborator, scope: Scope, e: tree.Filled, value: Value, insi
                fixes=[Fix("leave it out", (cut,))])
     return value.at(e.span)
 
-
-__all__ = ["I64"]

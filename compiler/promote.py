@@ -4,7 +4,7 @@ Nodes made here are scalars (or constant tensors); the types of nodes are never 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..dsl.types import BOOL, FLOATS, INT_RANGE, INTS, NUMBERS, OBJECTS, Type
@@ -126,16 +126,16 @@ def _exactly(value: float, dtype: str) -> float:
     return float(NUMPY[dtype].type(value))
 
 
-_INTEGERS = {
+_INTEGERS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b if b else None, "mod": lambda a, b: a % b if b else None,
     "neg": lambda a: -a, "min": min, "max": max, "abs": abs,
 }
-_COMPARED = {
+_COMPARED: dict[str, Callable[..., Any]] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
 }
-_TRUTHS = {"and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": lambda a: not a}
+_TRUTHS: dict[str, Callable[..., Any]] = {"and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": lambda a: not a}
 
 
 def apply(fn: str, *args: Node, dtype: str) -> Node:

@@ -107,7 +107,8 @@ def _empty(el: Elaborator, scope: Scope, e: tree.Call, params: list[Node]) -> bo
     elif len(e.args) == 2 and all(a.name is None for a in e.args):
         a, b = (x.value.span for x in e.args)
         fixes = [Fix("swap them", (Edit(a, el.text(b)), Edit(b, el.text(a))))]
-    el.problem(scope, "E0304", f"`{e.fn}` has nothing to choose from", e.span, "no value lies between these", notes=notes, fixes=fixes)
+    el.problem(scope, "E0304", f"`{e.fn}` has nothing to choose from", e.span, "no value lies between these",
+               notes=notes, fixes=fixes)
     return True
 
 
@@ -159,8 +160,8 @@ def needs_tilde(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
         el.problem(scope, "E0301", f"`{e.fn}` draws at random, so `=` can't bind its result", line.op_span, "needs `~`",
                    reasons=reasons, notes=notes, fixes=[Fix("draw it", (Edit(line.op_span, "~"),))])
         return unknown(e.span)
-    el.problem(scope, "E0301", f"`{e.fn}` draws at random, so it needs a line of its own", e.fn_span, "needs `~`", reasons=reasons,
-               notes=notes, fixes=_own_line(el, scope, e))
+    el.problem(scope, "E0301", f"`{e.fn}` draws at random, so it needs a line of its own", e.fn_span, "needs `~`",
+               reasons=reasons, notes=notes, fixes=_own_line(el, scope, e))
     return unknown(e.span)
 
 

@@ -1,19 +1,20 @@
 """Arguments against a head: positional, named and default ones; words like `num`; dimensions bound in the callee."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import DTYPE_VARIABLES, I64, Type
-from . import annotations
+from ..dsl.types import DTYPE_VARIABLES, Type
+from . import conform
+from .graph import Node
 from .promote import one_dtype
 from .scope import Scope, Value
-from .words import counted, described, listed, similar, type_text
+from .words import counted, described, dim_text, similar, type_text
 
 if TYPE_CHECKING:
     from ..kernels.ops import Operator
@@ -87,9 +88,10 @@ def arguments(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call) -> li
 def _too_many(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call, positional: Sequence[tree.Argument]) -> None:
     most = len(head.formals)
     first, last = positional[most], positional[-1]
-    start = positional[most - 1].span.end if most else first.span.start
+    start = el.outer(positional[most - 1].span).end if most else first.span.start
     named_between = any(a.name is not None and first.span.start < a.span.start < last.span.start for a in e.args)
-    fixes = [] if named_between else [Fix("leave it out", (Edit(Span(e.span.file, start, last.span.end), ""),))]
+    end = el.outer(last.span).end if most else last.span.end
+    fixes = [] if named_between else [Fix("leave it out", (Edit(Span(e.span.file, start, end), ""),))]
     takes = counted(most, "argument") if most else "no arguments"
     el.problem(scope, "E0123", f"`{head.name}` takes {takes}", first.span, f"number {most + 1}",
                notes=[signature(head)], fixes=fixes)
@@ -107,7 +109,7 @@ def _unknown(el: Elaborator, scope: Scope, head: tree.Head, a: tree.Argument, fo
 
 
 def _twice(el: Elaborator, scope: Scope, e: tree.Call, a: tree.Argument) -> None:
-    before = max((x.span.end for x in e.args if x.span.end <= a.span.start), default=a.span.start)
+    before = max((el.outer(x.span).end for x in e.args if x.span.end <= a.span.start), default=a.span.start)
     fixes = [Fix("keep the first", (Edit(Span(a.span.file, before, a.span.end), ""),))]
     el.problem(scope, "E0123", f"`{a.name}` is given twice", a.span, "a second time", fixes=fixes)
 
@@ -127,7 +129,8 @@ def signature(head: tree.Head) -> str:
 
 
 def passed(
-    el: Elaborator, scope: Scope, callee: Scope, head: tree.Head, given: Sequence[Given], evaluated: dict[str, Value] | None = None
+    el: Elaborator, scope: Scope, callee: Scope, head: tree.Head, given: Sequence[Given],
+    evaluated: dict[str, Value] | None = None,
 ) -> dict[str, Value] | None:
     """The values of the arguments, with the dtypes the head asks for, and bound as names of `callee`.
 
@@ -149,7 +152,8 @@ def passed(
         return None
     for g in given:
         dtype = dtype_of(callee, g.formal.type)
-        fitted = annotations.as_written(el, scope, values[g.formal.name], dtype, g.span, _at(g.formal))
+        what = f"`{g.formal.name}` of `{head.name}`"
+        fitted = conform.as_written(el, scope, values[g.formal.name], dtype, g.span, _at(g.formal), what)
         if fitted is None:
             return None
         values[g.formal.name] = fitted
@@ -203,7 +207,8 @@ def _unfit(
     elif word == "int" and value.type.dtype in DTYPE_VARIABLES["float"]:
         fixes = [Fix("cut the fraction off", (Edit(bad.span, f"i64({el.text(bad.span)})"),))]
     reasons = [Label(g.span, described(scope, values[g.formal.name].type)) for g in mine if g is not bad]
-    el.problem(scope, "E0202", f"`{head.name}` needs {needs}", bad.span, described(scope, value.type), reasons=reasons, fixes=fixes)
+    el.problem(scope, "E0202", f"`{head.name}` needs {needs}", bad.span, described(scope, value.type),
+               reasons=reasons, fixes=fixes)
 
 
 def dtype_of(callee: Scope, written: tree.TypeExpr) -> str:
@@ -223,7 +228,7 @@ def _dims(
             return False
         for e, dim in zip(wanted, dims, strict=False):
             if isinstance(e, tree.Name) and e.id != "_" and e.id not in callee.dims and callee.look_up(e.id) is None:
-                annotations.bind_name(el, callee, e.id, el.settled(dim), e.span)
+                conform.bind_name(el, callee, e.id, el.settled(dim), e.span)
     for g in given:
         if not _compare(el, scope, callee, g, values[g.formal.name]):
             return False
@@ -236,7 +241,7 @@ def _compare(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value
     for e, dim in zip(written.dims, value.type.dims, strict=False):
         if isinstance(e, tree.Name) and e.id == "_":
             continue
-        known = annotations.size_of(el, callee, e)
+        known = conform.size_of(el, callee, e)
         if known is None:
             return False
         if not el.same_size(callee, known, dim, g.span):
@@ -255,7 +260,7 @@ def _compare(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value
 
 
 def wrong_rank(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value) -> None:
-    asked = annotations.head_type(g.formal.type)
+    asked = conform.head_type(g.formal.type)
     at = _at(g.formal)
     what = f"`{g.formal.name}`"
     notes = []
@@ -270,11 +275,11 @@ def _a(text: str) -> str:
 
 
 def wrong_size(
-    el: Elaborator, scope: Scope, callee: Scope, g: Given, e: tree.Expr, known: object, value: Value
+    el: Elaborator, scope: Scope, callee: Scope, g: Given, e: tree.Expr, known: int | Node, value: Value
 ) -> None:
-    asked, at = annotations.head_type(g.formal.type), _at(g.formal)
+    asked, at = conform.head_type(g.formal.type), _at(g.formal)
     name = e.id if isinstance(e, tree.Name) else el.text(e.span) or str(known)
-    size = annotations.dim_text(scope, known)  # type: ignore[arg-type]
+    size = dim_text(scope, known)
     note = f"`{name}` is {size} here" if size not in ("_", name) else ""
     el.problem(scope, "E0204", f"`{g.formal.name}` is `{asked}`, and this is `{type_text(scope, value.type)}`", g.span,
                type_text(scope, value.type), reasons=[Label(at, "asked for")] if at else [], notes=[note] if note else [])
@@ -284,25 +289,23 @@ def wrong_size(
 
 
 def result_type(
-    el: Elaborator, callee: Scope, written: tree.TypeExpr, unnamed: object
+    el: Elaborator, callee: Scope, written: tree.TypeExpr, unnamed: Callable[[int], int | Node]
 ) -> Type | None:
     """The type of a result; `unnamed(axis)` gives the sizes that the head's arguments don't."""
     word = callee.words.get(written.dtype)
-    dims = []
+    dims: list[int | Node] = []
     for axis, e in enumerate(written.dims):
         alone = isinstance(e, tree.Name) and (e.id == "_" or (e.id not in callee.dims and callee.look_up(e.id) is None))
         if alone:
-            assert isinstance(e, tree.Name) and callable(unnamed)
-            dim = unnamed(axis)
+            assert isinstance(e, tree.Name)
+            dims.append(unnamed(axis))
             if e.id != "_":
-                callee.dims[e.id] = dim
-        else:
-            dim = annotations.size_of(el, callee, e)
-            if dim is None:
-                return None
-            if isinstance(dim, int):
-                dim = max(dim, 0)
-        dims.append(dim)
+                callee.dims[e.id] = dims[-1]
+            continue
+        dim = conform.size_of(el, callee, e)
+        if dim is None:
+            return None
+        dims.append(max(dim, 0) if isinstance(dim, int) else dim)
     if written.rest:
         dims += list(callee.rest or ())
     weak = bool(word is not None and word.weak)
@@ -315,5 +318,3 @@ def all_scalars(head: tree.Head) -> bool:
         not f.type.dims and not f.type.rest for f in head.formals
     )
 
-
-__all__ = ["I64", "listed", "replace"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Span
-from ..dsl.types import DTYPES, Type
+from ..dsl.types import DTYPES
 from .scope import Scope, Value, unknown
 from .words import described, listed, similar, size_text, type_text, writable_dim
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from .elaborate import Elaborator
 
 CONSTANTS = {"True": "true", "False": "false"}
-MODULES = frozenset("np numpy torch random math tf jnp F nn transforms T v2 torchvision scipy cv2 PIL os".split())
-REDUCTIONS = frozenset("sum mean std var min max prod any all argmax argmin".split())
+MODULES = frozenset((
+    "np", "numpy", "torch", "random", "math", "tf", "jnp", "F", "nn", "transforms", "T", "v2", "torchvision", "scipy", "cv2",
+    "PIL", "os",
+))
 RENAMED = {
     "int": "i64", "float": "f32", "double": "f64", "long": "i64", "half": "f16", "uint8": "u8", "int64": "i64", "int32": "i32",
     "float32": "f32", "float16": "f16", "str": "text",
@@ -95,12 +97,14 @@ def unknown_function(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
         except IndexError:
             new = ""
         if new:
-            return el.fail(scope, "E0126", f"there is no `{name}`", e.fn_span, f"written `{REWRITTEN[name].format('n', 'a', 'b')}`",
+            instead = REWRITTEN[name].format("n", "a", "b")
+            return el.fail(scope, "E0126", f"there is no `{name}`", e.fn_span, f"written `{instead}`",
                            fixes=[Fix("write it so", (Edit(e.span, new),))])
     known = known_functions(scope)
     if name in RENAMED and RENAMED[name] in known:
         new = RENAMED[name]
-        return el.fail(scope, "E0126", f"`{name}` is called `{new}` here", e.fn_span, fixes=[Fix(f"write `{new}`", (Edit(e.fn_span, new),))])
+        return el.fail(scope, "E0126", f"`{name}` is called `{new}` here", e.fn_span,
+                       fixes=[Fix(f"write `{new}`", (Edit(e.fn_span, new),))])
     if scope.look_up(name) is not None:
         fixes = [Fix("index with brackets", (Edit(e.span, f"{name}[{', '.join(texts)}]"),))] if texts else []
         return el.fail(scope, "E0125", f"`{name}` is a value, not a function", e.fn_span, "can't be called", fixes=fixes)
@@ -152,8 +156,8 @@ def _shape(el: Elaborator, scope: Scope, e: tree.Part, value: Value) -> Value:
         fixes = [Fix("write the sizes", (Edit(e.span, "[" + ", ".join(s for s in sizes if s) + "]"),))]
     elif e.name == "ndim":
         fixes = [Fix("write the number", (Edit(e.span, str(len(sizes))),))]
-    return el.fail(scope, "E0126", f"there is no `.{e.name}`: types and sizes are known by name", e.span, type_text(scope, value.type),
-                   notes=_naming(what), fixes=fixes)
+    return el.fail(scope, "E0126", f"there is no `.{e.name}`: types and sizes are known by name", e.span,
+                   type_text(scope, value.type), notes=_naming(what), fixes=fixes)
 
 
 def _naming(what: str) -> list[str]:
@@ -181,8 +185,8 @@ def shape_indexed(el: Elaborator, scope: Scope, e: tree.At) -> Value | None:
     if isinstance(axis, int) and -len(dims) <= axis < len(dims):
         size = size_text(scope, part.value, axis % len(dims), dims[axis])
     fixes = [Fix("write the size", (Edit(e.span, size),))] if size else []
-    return el.fail(scope, "E0126", f"there is no `.{part.name}`: a size is a number with a name", e.span, type_text(scope, value.type),
-                   notes=[] if size else _naming(el.text(part.value.span)), fixes=fixes)
+    return el.fail(scope, "E0126", f"there is no `.{part.name}`: a size is a number with a name", e.span,
+                   type_text(scope, value.type), notes=[] if size else _naming(el.text(part.value.span)), fixes=fixes)
 
 
 def no_part(el: Elaborator, scope: Scope, e: tree.Part, value: Value) -> Value:
@@ -234,7 +238,7 @@ def axis(el: Elaborator, scope: Scope, e: tree.Call, given: tree.Argument) -> Va
         rest = [n for n in names if n != run]
         text = f"[{e.fn}({el.text(first.span)}[{', '.join(names)}] for {run}) for {', '.join(rest)}]"
         fixes = [Fix("name the indexes", (Edit(e.span, text),))]
-    return el.fail(scope, "E0121", f"`{e.fn}` has no argument `{given.name}`", Span(given.span.file, given.span.start, given.span.end),
+    return el.fail(scope, "E0121", f"`{e.fn}` has no argument `{given.name}`", given.span,
                    "not one of its arguments", notes=["what it runs over is named: `sum(x[i, j] for i)`"], fixes=fixes)
 
 
@@ -246,5 +250,3 @@ def _axis_number(e: tree.Expr) -> int | None:
             return -n
     return None
 
-
-__all__ = ["Type"]

@@ -45,7 +45,8 @@ def _hole(el: Elaborator, scope: Scope, e: tree.String, hole: re.Match[str]) -> 
     if any(x is None for x in ends):
         return None
     if not all(isinstance(x, int) and not isinstance(x, bool) for x in ends):
-        el.problem(scope, "E0128", "a range in a text has whole ends", _place(el, e, hole.start(), hole.end()), "`{1..3}`, for instance")
+        el.problem(scope, "E0128", "a range in a text has whole ends", _place(el, e, hole.start(), hole.end()),
+                   "`{1..3}`, for instance")
         return None
     widths = {len(first.strip()), len(last.strip())}
     keep = first.strip().isdigit() and last.strip().isdigit() and len(widths) == 1

@@ -12,7 +12,7 @@ from . import arithmetic
 from .graph import Node
 from .promote import as_dim, dim_node
 from .scope import Scope, Value, unknown
-from .words import described, dim_text, listed, similar, type_text
+from .words import described, dim_text, similar, type_text
 
 if TYPE_CHECKING:
     from .elaborate import Elaborator
@@ -112,8 +112,10 @@ def _bind_unknown(el: Elaborator, scope: Scope, written: tree.TypeExpr) -> None:
             scope.names[e.id] = unknown(e.span)
 
 
-def as_written(el: Elaborator, scope: Scope, value: Value, dtype: str, span: Span, asked: Span | None) -> Value | None:
-    """`value` with its elements as `dtype` if that loses nothing; E0201 otherwise."""
+def as_written(
+    el: Elaborator, scope: Scope, value: Value, dtype: str, span: Span, asked: Span | None, what: str = ""
+) -> Value | None:
+    """`value` with its elements as `dtype` if that loses nothing; E0201 otherwise. `what` names an argument."""
     if not el.whole(scope, value, span):
         return None
     t = value.type
@@ -122,12 +124,13 @@ def as_written(el: Elaborator, scope: Scope, value: Value, dtype: str, span: Spa
     if t.weak and dtype in INTS and t.dtype in INTS:
         if arithmetic.fits(el, scope, value, dtype):
             return el.tensor(value, dtype)
-        return _does_not_fit(el, scope, value, dtype, span, asked)
-    if t.weak and dtype in FLOATS or dtype in WIDER.get(t.dtype, ()):
+        _does_not_fit(el, scope, value, dtype, span, asked)
+        return None
+    if (t.weak and dtype in FLOATS) or dtype in WIDER.get(t.dtype, ()):
         return el.tensor(value, dtype)
     if t.dtype in INTS and dtype in INTS and _contains(dtype, t.dtype):
         return el.tensor(value, dtype)
-    _wrong_dtype(el, scope, value, dtype, span, asked)
+    _wrong_dtype(el, scope, value, dtype, span, asked, what)
     return None
 
 
@@ -141,8 +144,8 @@ def _does_not_fit(el: Elaborator, scope: Scope, value: Value, dtype: str, span: 
     edit = Edit(span, f"{dtype}({el.text(span)})")
     reasons = [Label(asked, f"{low} to {high}")] if asked is not None else []
     if asked is None:
-        el.problem(scope, "E0206", f"`{el.text(span)}` may not fit {dtype}", span, f"{dtype} holds {low} to {high}", reasons=reasons,
-                   fixes=[Fix("let it stop at the ends", (edit,))])
+        el.problem(scope, "E0206", f"`{el.text(span)}` may not fit {dtype}", span, f"{dtype} holds {low} to {high}",
+                   reasons=reasons, fixes=[Fix("let it stop at the ends", (edit,))])
         return
     el.problem(scope, "E0206", f"this number may not fit {dtype}", span, described(scope, value.type), reasons=reasons,
                fixes=[Fix("let it stop at the ends", (_cast_edit(el, span, dtype),))])
@@ -152,7 +155,9 @@ def _cast_edit(el: Elaborator, span: Span, dtype: str) -> Edit:
     return Edit(span, f"{dtype}({el.text(span)})")
 
 
-def _wrong_dtype(el: Elaborator, scope: Scope, value: Value, dtype: str, span: Span, asked: Span | None) -> None:
+def _wrong_dtype(
+    el: Elaborator, scope: Scope, value: Value, dtype: str, span: Span, asked: Span | None, what: str
+) -> None:
     t = value.type
     fixes = []
     castable = t.dtype in (*INTS, *FLOATS, "bool") and dtype in (*INTS, *FLOATS)
@@ -161,7 +166,9 @@ def _wrong_dtype(el: Elaborator, scope: Scope, value: Value, dtype: str, span: S
     if t.dtype in INTS and dtype == "bool":
         fixes = [Fix("compare it", (Edit(span, f"{el.text(span)} != 0"),))]
     reasons = [Label(asked, f"{dtype} is asked for")] if asked is not None else []
-    el.problem(scope, "E0201", f"{dtype} is asked for, and this is {t.dtype}", span, described(scope, t), reasons=reasons, fixes=fixes)
+    title = f"{what} is {dtype}" if what else f"{dtype} is asked for"
+    this = described(scope, t.element) if t.weak else t.dtype
+    el.problem(scope, "E0201", f"{title}, and this is {this}", span, described(scope, t), reasons=reasons, fixes=fixes)
 
 
 def unify(
@@ -246,5 +253,3 @@ def _wrong_size(
     reasons = [] if written.span.file == "<head>" else [Label(e.span, f"{size} is asked for" if size != "_" else "asked for")]
     el.problem(scope, "E0204", title, span, type_text(scope, value.type), reasons=reasons, fixes=fixes)
 
-
-__all__ = ["listed"]
