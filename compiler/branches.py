@@ -273,7 +273,8 @@ class Branches:
             return lost
         if path in frame.scope.drawn:
             self.builder.problem("E0303", f"`{line.name}` is drawn twice in the same way", line.name_span,
-                                 "the same values again", (Label(frame.scope.drawn[path], "first here"),), (), ())
+                                 "the same values again", (Label(frame.scope.drawn[path], "first here"),), (), (
+                                     Fix("give it another name", (Edit(line.name_span, f"{line.name}_2"),)),))
             return lost
         frame.scope.drawn[path] = line.name_span
         frame = mapped(self.context, frame, line.span)

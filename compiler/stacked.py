@@ -62,6 +62,7 @@ def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name:
     value, span = spoiled.value, spoiled.span
     origin = _origin(context, frame, value, span.file)
     if spoiled.reason == "epoch":
+        origin = (Label(value.span, "changes with the epoch"),) if value.span.file == span.file else ()
         context.report(Problem("E0502", f"the size of `{name}` has no upper bound, so it can't be batched", span,
                                "stacks equal shapes only", (*origin, Label(use, "needed here")),
                                ("a size may use `epoch` within bounds: min(128 + 8 * epoch, 224)",)))
@@ -88,23 +89,16 @@ def _fixes(texts: dict[str, str], frame: Frame, name: str, stage: str, span: Spa
     """Stack after the line that makes the sizes equal, or pad."""
     text = texts[span.file]
     fixes: list[Fix] = []
-    for line in declaration.lines:
-        if not isinstance(line, tree.Bind | tree.Draw) or line.span.start < span.start or line.span.file != span.file:
-            continue
-        calls = {p.fn for p in _calls(line)}
-        if any(n == name for n, _ in named(line)) and any("resize" in c or "crop" in c for c in calls):
-            here, there = whole_lines(text, span), whole_lines(text, line.span)
-            body = text[here.start:here.end]
-            fixes.append(Fix(f"{stage} after the sizes are equal", (
-                Edit(here, ""), Edit(Span(span.file, there.end, there.end), body))))
-            break
+    below = [line for line in declaration.lines if line.span.file == span.file and line.span.start > span.start
+             and any(n == name for n, _ in named(line))]
+    sized = any("resize" in p.fn or "crop" in p.fn for line in below for p in parts_of(line) if isinstance(p, tree.Call))
+    if sized and all(isinstance(line, tree.Bind | tree.Draw) for line in below):
+        here, there = whole_lines(text, span), whole_lines(text, below[-1].span)
+        fixes.append(Fix(f"{stage} after the sizes are equal", (
+            Edit(here, ""), Edit(Span(span.file, there.end, there.end), text[here.start:here.end]))))
     if stage in ("batch", "window"):
         at = span.end - 1
         comma = "" if text[at - 1] == "(" else ", "
         fixes.append(Fix("or pad each batch to its largest record" if fixes else "pad each batch to its largest record",
                          (Edit(Span(span.file, at, at), f"{comma}pad=true"),)))
     return tuple(fixes)
-
-
-def _calls(line: tree.Bind | tree.Draw) -> list[tree.Call]:
-    return [p for p in parts_of(line) if isinstance(p, tree.Call)]

@@ -9,8 +9,10 @@ A struct field `clip` with parts is stored as the fields "clip.samples", "clip.r
 Args that are values are in terms of the `field` nodes of args[0]'s frame. `n` and the like are i64 nodes: a `const`, or
 below `share` also an expression of `param` nodes, or of `epoch` where it says so. Everything else is an attr.
 
-New frame (fields are new; a `map` stands before each but `source mix zip`): source each batch window pack mix zip sample
-share. Same frame: where check shuffle take repeat shard skip_bad balance. A `map` stands also before `emit`.
+New frame (fields are new): source each batch window pack mix zip sample share; their stream args, all branches of `mix
+zip sample` too, are `map` nodes, and so is that of `emit`. Same frame: where check shuffle take repeat shard skip_bad balance.
+Sizes bound from data by name are also i64 fields of the maps (until a `batch`, `window` or `pack`, from where they are
+fields like others): a dim may be such a `field` node instead of an `extent`.
 
 op        args                      attrs
 source                              kind      "tar" "folder" "npz" "npy" "bin" … (compiler.sources.KINDS)
