@@ -7,6 +7,8 @@ from typing import Any
 from .layout import Line
 from .problems import Edit, Fix, Problem, Span
 
+# The type that repairs write where none was given.
+PLACEHOLDER = "f32"
 KEYWORDS = frozenset(["from", "as", "for", "if", "then", "else", "and", "or", "not", "true", "false", "where", "emit"])
 # What an expression can't reach over, at its own bracket depth, looking left and looking right.
 _LEFT_STOPS = frozenset((",", "=", "~", ":", "where", "from", "for", "then", "else", "if"))
