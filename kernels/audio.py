@@ -76,7 +76,7 @@ def _decoded(data: Any, cut: str) -> tuple[Any, int]:
         begins = f"begins with {data[:8].hex(' ')}"
         raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
     try:
-        import soundfile
+        import soundfile  # type: ignore[import-not-found]
     except (ImportError, OSError):
         raise bad(f"reading {kind or 'MP3 sound'} needs the package soundfile (pip install soundfile)") from None
     try:
@@ -95,11 +95,11 @@ class decode_audio:
 
     least_sizes = {("samples", 1): 1}  # noqa: RUF012
 
-    def ref(data: bytes, cut: str) -> Any:  # type: ignore[misc]
+    def ref(data: Any, cut: str) -> Any:
         samples, rate = _decoded(data, cut)
         return samples, np.int64(rate)
 
-    def cpu(alloc: Any, data: bytes, cut: str) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, data: bytes, cut: str) -> Any:
         samples, rate = _decoded(data, cut)
         return _placed(alloc, samples), np.int64(rate)
 
@@ -158,10 +158,10 @@ class resample:
     rate changes nothing. Computed by a library's sums: within 1e-6 of full scale.
     """
 
-    def ref(wave: Any, rate: int, to: int) -> Any:  # type: ignore[misc]
+    def ref(wave: Any, rate: int, to: int) -> Any:
         return _resampled(wave, int(rate), int(to))
 
-    def cpu(alloc: Any, wave: Any, rate: int, to: int) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, wave: Any, rate: int, to: int) -> Any:
         return _placed(alloc, _resampled(wave, int(rate), int(to)))
 
 
@@ -194,10 +194,10 @@ class spectrogram:
     greatest power.
     """
 
-    def ref(wave: Any, win: int, hop: int, center: bool) -> Any:  # type: ignore[misc]
+    def ref(wave: Any, win: int, hop: int, center: bool) -> Any:
         return _power(wave, int(win), int(hop), bool(center))
 
-    def cpu(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
         return _placed(alloc, _power(wave, int(win), int(hop), bool(center)))
 
 
@@ -238,8 +238,8 @@ class mel_bank:
     The defaults are torchaudio's; librosa's are scale="slaney", norm="slaney".
     """
 
-    def ref(mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:  # type: ignore[misc]
+    def ref(mels: Any, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:
         return _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm)
 
-    def cpu(alloc: Any, mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:
         return _placed(alloc, _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm))

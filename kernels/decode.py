@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import simplejpeg
+import simplejpeg  # type: ignore[import-untyped]
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from .imagefile import Header, article, bad, ends_early, jpeg_scans_complete, read_header, sniff
@@ -31,7 +31,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticE
            AssertionError, RuntimeError, NotImplementedError, MemoryError, Warning, Image.DecompressionBombError)
 
 
-def turned(image: np.ndarray, orientation: int) -> np.ndarray:
+def turned(image: np.ndarray, orientation: int) -> Any:
     """An image as a viewer shows it, given its EXIF orientation (1 to 8); a view."""
     if orientation >= 5:
         image = image.swapaxes(0, 1)
@@ -61,7 +61,7 @@ def _limit(kind: str, width: int, height: int, max_pixels: int) -> None:
 # --- JPEG ---------------------------------------------------------------------------------------
 
 
-def _jpeg_decode(data: bytes, space: str, buffer: np.ndarray | None, strict: bool) -> np.ndarray:
+def _jpeg_decode(data: bytes, space: str, buffer: np.ndarray | None, strict: bool) -> Any:
     try:
         return simplejpeg.decode_jpeg(data, space, buffer=buffer, strict=strict)
     except (ValueError, MemoryError, TypeError) as e:
@@ -80,7 +80,7 @@ def _require_whole(data: bytes, header: Header) -> None:
         raise ends_early(header, data)
 
 
-def _jpeg(data: bytes, header: Header, channels: int, out: np.ndarray | None) -> np.ndarray:
+def _jpeg(data: bytes, header: Header, channels: int, out: np.ndarray | None) -> Any:
     """Pixels of a JPEG, in `out` where that has their size. Grey from colour is the file's own luma."""
     if header.channels == 4:
         return _as_u8(_opened(data if header.whole else data + b"\xff\xd9", header, True), header, channels)
@@ -92,7 +92,7 @@ def _jpeg(data: bytes, header: Header, channels: int, out: np.ndarray | None) ->
 # --- every other format -------------------------------------------------------------------------
 
 
-def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Image.Image:
+def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Any:
     """The decoded image in its own mode; `layout` makes the PNG reader take pixels in another byte order."""
     try:
         image = _PLUGINS[header.kind](io.BytesIO(data))
@@ -100,7 +100,8 @@ def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Image.
             image.tile = [tile._replace(args=layout) for tile in image.tile]
     except _DAMAGE as e:
         raise bad(f"this {header.kind}'s header can't be read", str(e)[:120]) from None
-    _limit(header.kind, *image.size, header.most)
+    width, height = image.size
+    _limit(header.kind, width, height, header.most)
     try:
         image.load()
     except _DAMAGE as e:
@@ -121,7 +122,7 @@ def _whole_png(data: bytes, header: Header) -> bytes:
     return data[: len(data) - kept] + end
 
 
-def _wide(data: bytes, header: Header, image: Image.Image) -> np.ndarray | None:
+def _wide(data: bytes, header: Header, image: Image.Image) -> Any:
     """The 16-bit values of an image that has them, [h, w, channels]; None for any other."""
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16, copy=False)[:, :, None]
@@ -132,7 +133,7 @@ def _wide(data: bytes, header: Header, image: Image.Image) -> np.ndarray | None:
     return None
 
 
-def _as_u8(image: Image.Image, header: Header, channels: int, wide: np.ndarray | None = None) -> np.ndarray:
+def _as_u8(image: Image.Image, header: Header, channels: int, wide: np.ndarray | None = None) -> Any:
     """u8[h, w, channels] of a decoded image: 16 bits scaled by 255/65535, alpha dropped, grey by ITU-R 601."""
     if wide is not None:
         narrow = np.rint(wide.astype(np.float32) / np.float32(257)).astype(np.uint8)
@@ -151,14 +152,14 @@ def _as_u8(image: Image.Image, header: Header, channels: int, wide: np.ndarray |
     return np.asarray(image).reshape(image.height, image.width, channels)
 
 
-def _stored_orientation(pixels: np.ndarray, header: Header) -> np.ndarray:
+def _stored_orientation(pixels: np.ndarray, header: Header) -> Any:
     """Undoes the turn that Pillow's TIFF reader makes by itself."""
     if header.kind != "TIFF" or header.orientation == 1:
         return pixels
     return turned(pixels, {6: 8, 8: 6}.get(header.orientation, header.orientation))
 
 
-def _image(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, alloc: Callable[..., Any]) -> np.ndarray:
+def _image(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, alloc: Callable[..., Any]) -> Any:
     if channels not in _MODES:
         raise bad(f"`channels` is 1, 3 or 4, not {channels}")
     data, header = _checked(data, cut, max_pixels)
@@ -179,7 +180,7 @@ def _image(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, al
     return _placed(turned(pixels, orientation), alloc)
 
 
-def _placed(pixels: np.ndarray, alloc: Callable[..., Any]) -> np.ndarray:
+def _placed(pixels: np.ndarray, alloc: Callable[..., Any]) -> Any:
     out = alloc(pixels.shape, pixels.dtype.type)
     np.copyto(out, pixels)
     return out
@@ -199,14 +200,14 @@ class decode_image:
 
     least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
 
-    def ref(data: bytes, channels: int, orient: bool, cut: str, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
+    def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, np.empty)
 
-    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, alloc)
 
 
-def _stored(data: bytes, header: Header) -> np.ndarray:
+def _stored(data: bytes, header: Header) -> Any:
     """One channel as the file stores it: palette indexes, 0/1 of a bitmap, unscaled grey."""
     data = _whole_png(data, header)
     image = _opened(data, header, False)
@@ -220,7 +221,7 @@ def _stored(data: bytes, header: Header) -> np.ndarray:
     return pixels
 
 
-def _mask(data: Any, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -> np.ndarray:
+def _mask(data: Any, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -> Any:
     data, header = _checked(data, "refuse", max_pixels)
     if header.kind == "JPEG":
         _require_whole(data, header)
@@ -242,14 +243,14 @@ class decode_mask:
 
     least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
 
-    def ref(data: bytes, orient: bool, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
+    def ref(data: Any, orient: bool, max_pixels: int) -> Any:
         return _mask(data, bool(orient), max_pixels, np.empty)
 
-    def cpu(alloc: Any, data: bytes, orient: bool, max_pixels: int) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, data: bytes, orient: bool, max_pixels: int) -> Any:
         return _mask(data, bool(orient), max_pixels, alloc)
 
 
-def _u16(data: Any, channels: int, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -> np.ndarray:
+def _u16(data: Any, channels: int, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -> Any:
     data, header = _checked(data, "refuse", max_pixels)
     if header.kind not in ("PNG", "TIFF"):
         raise bad(f"this is {article(sniff(data))}, which has no 16-bit values; decode_image reads it")
@@ -273,8 +274,8 @@ class decode_u16:
 
     least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
 
-    def ref(data: bytes, channels: int, orient: bool, max_pixels: int) -> np.ndarray:  # type: ignore[misc]
+    def ref(data: Any, channels: int, orient: bool, max_pixels: int) -> Any:
         return _u16(data, int(channels), bool(orient), max_pixels, np.empty)
 
-    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, max_pixels: int) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, max_pixels: int) -> Any:
         return _u16(data, int(channels), bool(orient), max_pixels, alloc)

@@ -228,20 +228,19 @@ def _lower_nearest(k: Any, out: Any, img: Any, axes: Any, channels: Any) -> None
 
 
 def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter: str, antialias: Any) -> None:
-    vertical, horizontal = axes
-    first_y, count_y, weight_y, y0, _ = _lower_taps(k, *vertical, filter, antialias)
-    first_x, count_x, weight_x, x0, x1 = _lower_taps(k, *horizontal, filter, antialias)
+    (h, top, tall, height), (w, left, broad, width) = axes
+    first_y, count_y, weight_y, y0, _ = _lower_taps(k, h, top, tall, height, filter, antialias)
+    first_x, count_x, weight_x, x0, x1 = _lower_taps(k, w, left, broad, width, filter, antialias)
     stride = k.let(img.dims[1] * channels, "stride")
     length = k.let((x1 - x0) * channels, "length")
     wide = k.let(out.dims[1] * channels, "wide")
-    tall = out.dims[0]
     rows = k.scratch("f32", BLOCK, length, hint="rows")
     turned = k.scratch("f32", length, BLOCK, hint="turned")
     sums = k.scratch("f32", wide, BLOCK, hint="sums")
     pixels = k.scratch(out.dtype, wide, BLOCK, hint="pixels")
-    with k.loop((tall + (BLOCK - 1)) // BLOCK, "block") as block:
+    with k.loop((height + (BLOCK - 1)) // BLOCK, "block") as block:
         with k.loop(BLOCK, "r") as r:
-            i = k.let(k.call("min", block * BLOCK + r, tall - 1), "i")
+            i = k.let(k.call("min", block * BLOCK + r, height - 1), "i")
             _weigh(k, rows, r * length, length, img, (y0 + first_y[i]) * stride + x0 * channels, stride,
                    weight_y, i, count_y[i])
         with k.loop(length, "t") as t, k.loop(BLOCK, "r") as r:
@@ -253,7 +252,7 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
         # Converted where a vector holds one column, before single elements go to their rows.
         with k.loop(wide, "t") as t, k.loop(BLOCK, "r") as r:
             k.store(pixels, (t, r), _back(k, sums[t, r], out.dtype))
-        with k.loop(k.call("min", tall - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
+        with k.loop(k.call("min", height - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
             place = k.let((block * BLOCK + r) * wide, "place")
             with k.loop(wide, "t") as t:
                 k.put(out, place + t, _stored(pixels, t * BLOCK + r))
@@ -311,11 +310,11 @@ class resize:
     repeated. Computed in f32 and rounded once, half to even: within 1 of Pillow for u8.
     """
 
-    def ref(img: Any, box: Any, height: int, width: int, filter: str, antialias: bool = True) -> Any:  # type: ignore[misc]
+    def ref(img: Any, box: Any, height: int, width: int, filter: str, antialias: bool = True) -> Any:
         result = _resized(img, box, int(height), int(width), _checked(filter), bool(antialias))
         return _as_dtype(result, img.dtype)
 
-    def lower(k: Any, out: Any, img: Any, box: Any, height: Any, width: Any, filter: str, antialias: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, img: Any, box: Any, height: Any, width: Any, filter: str, antialias: Any) -> None:
         top, left, tall, broad = (k.let(k.cast(box[i], "f64"), "box") for i in range(4))
         axes = ((img.dims[0], top, tall, height), (img.dims[1], left, broad, width))
         channels = _product(img.dims[2:])

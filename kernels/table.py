@@ -42,10 +42,10 @@ def _lower_running(k: Any, out: Any, x: Any, step: str) -> None:
 class cumsum:
     """Sums of the first 1, 2, 3, … elements. Integers are added in i64 and saturate in their own width."""
 
-    def ref(x: Any) -> Any:  # type: ignore[misc]
+    def ref(x: Any) -> Any:
         return _running(x, "add")
 
-    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any) -> None:
         _lower_running(k, out, x, "add")
 
     examples = (((np.array([1, 2, 3]),), np.array([1, 3, 6])),)
@@ -55,10 +55,10 @@ class cumsum:
 class cumprod:
     """Products of the first 1, 2, 3, … elements. Integers are multiplied in i64 and saturate in their own width."""
 
-    def ref(x: Any) -> Any:  # type: ignore[misc]
+    def ref(x: Any) -> Any:
         return _running(x, "mul")
 
-    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any) -> None:
         _lower_running(k, out, x, "mul")
 
     examples = (((np.array([1, 2, 3]),), np.array([1, 2, 6])),)
@@ -68,13 +68,13 @@ class cumprod:
 class cummax:
     """The greatest of the first 1, 2, 3, … elements; what follows a NaN is NaN."""
 
-    def ref(x: Any) -> Any:  # type: ignore[misc]
+    def ref(x: Any) -> Any:
         return _running(x, "max")
 
-    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any) -> None:
         _lower_running(k, out, x, "max")
 
-    def ranges(x: Any) -> Any:  # type: ignore[misc]
+    def ranges(x: Any) -> Any:
         return x
 
     examples = (((np.array([1, 3, 2]),), np.array([1, 3, 3])),)
@@ -84,13 +84,13 @@ class cummax:
 class cummin:
     """The least of the first 1, 2, 3, … elements; what follows a NaN is NaN."""
 
-    def ref(x: Any) -> Any:  # type: ignore[misc]
+    def ref(x: Any) -> Any:
         return _running(x, "min")
 
-    def lower(k: Any, out: Any, x: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any) -> None:
         _lower_running(k, out, x, "min")
 
-    def ranges(x: Any) -> Any:  # type: ignore[misc]
+    def ranges(x: Any) -> Any:
         return x
 
     examples = (((np.array([3, 1, 2]),), np.array([3, 1, 1])),)
@@ -104,11 +104,11 @@ class bucketize:
     A NaN is above every edge.
     """
 
-    def ref(x: Any, edges: Any, right: bool) -> Any:  # type: ignore[misc]
+    def ref(x: Any, edges: Any, right: bool) -> Any:
         beyond = (x < edges) if right else (x <= edges)
         return np.int64(np.count_nonzero(~np.asarray(beyond)))
 
-    def lower(k: Any, out: Any, x: Any, edges: Any, right: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any, edges: Any, right: Any) -> None:
         count = k.let(0, "count")
         wide = x.dtype
         with k.loop(edges.dims[0]) as i:
@@ -117,10 +117,10 @@ class bucketize:
             k.set(count, count + k.cast(~beyond, "i64"))
         k.store(out, (), count)
 
-    def ranges(x: Any, edges: Any, right: Any) -> Any:  # type: ignore[misc]
+    def ranges(x: Any, edges: Any, right: Any) -> Any:
         return (0, float("inf"))
 
-    def stop(x: Any, edges: Any, right: Any) -> Any:  # type: ignore[misc]
+    def stop(x: Any, edges: Any, right: Any) -> Any:
         return edges[0] + 1
 
     examples = (((np.int64(4), np.array([1, 2, 4, 8]), False), 2),)
@@ -130,11 +130,11 @@ class bucketize:
 class histogram:
     """How often each of 0 to bins - 1 occurs; other numbers are not counted."""
 
-    def ref(x: Any, bins: int) -> Any:  # type: ignore[misc]
+    def ref(x: Any, bins: int) -> Any:
         wide = x.astype(np.int64)
         return np.bincount(wide[(wide >= 0) & (wide < bins)], minlength=bins)[:bins].astype(np.int64)
 
-    def lower(k: Any, out: Any, x: Any, bins: Any) -> None:  # type: ignore[misc]
+    def lower(k: Any, out: Any, x: Any, bins: Any) -> None:
         with k.loop(out.dims[0]) as j:
             k.store(out, (j,), 0)
         with k.loop(x.dims[0]) as i:
@@ -149,19 +149,19 @@ class histogram:
 class indices:
     """The places where the mask is true, in order."""
 
-    def ref(mask: Any) -> Any:  # type: ignore[misc]
+    def ref(mask: Any) -> Any:
         return np.flatnonzero(mask).astype(np.int64)
 
-    def cpu(alloc: Any, mask: Any) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, mask: Any) -> Any:
         found = np.flatnonzero(mask)
         out = alloc(found.shape, np.int64)
         out[...] = found
         return out
 
-    def ranges(mask: Any) -> Any:  # type: ignore[misc]
+    def ranges(mask: Any) -> Any:
         return (0, float("inf"))
 
-    def stop(mask: Any) -> Any:  # type: ignore[misc]
+    def stop(mask: Any) -> Any:
         return mask[0]
 
     examples = (((np.array([True, False, True]),), np.array([0, 2])),)
@@ -177,13 +177,13 @@ def _hash(value: str, salt: int) -> int:
 class hash_:
     """A number from 0 to 2^63 - 1 that depends on nothing but the text and the salt (BLAKE2b of its UTF-8)."""
 
-    def ref(value: str, salt: int) -> Any:  # type: ignore[misc]
+    def ref(value: Any, salt: int) -> Any:
         return np.int64(_hash(value, salt))
 
-    def cpu(alloc: Any, value: str, salt: int) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, value: str, salt: int) -> Any:
         return np.int64(_hash(value, salt))
 
-    def ranges(value: Any, salt: Any) -> Any:  # type: ignore[misc]
+    def ranges(value: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)
 
 
@@ -191,10 +191,10 @@ class hash_:
 class utf8:
     """The bytes of a text in UTF-8."""
 
-    def ref(value: str) -> Any:  # type: ignore[misc]
+    def ref(value: Any) -> Any:
         return np.frombuffer(value.encode("utf-8", "surrogatepass"), np.uint8)
 
-    def cpu(alloc: Any, value: str) -> Any:  # type: ignore[misc]
+    def cpu(alloc: Any, value: str) -> Any:
         data = value.encode("utf-8", "surrogatepass")
         out = alloc((len(data),), np.uint8)
         out[...] = np.frombuffer(data, np.uint8)

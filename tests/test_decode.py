@@ -11,7 +11,6 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-
 from pipec.kernels.decode import decode_image, decode_mask, decode_u16, turned
 from pipec.kernels.imagefile import read_header
 from pipec.kernels.ops import BadRecord
@@ -57,7 +56,7 @@ def natural(height=90, width=120, seed=0):
 def reason(data, **kw):
     with pytest.raises(BadRecord) as e:
         image(data, **kw)
-    assert e.value.code == "E0801" and e.value.reason[0].islower() or e.value.reason[0] == "`"
+    assert (e.value.code == "E0801" and e.value.reason[0].islower()) or e.value.reason[0] == "`"
     return e.value.reason
 
 
@@ -147,7 +146,7 @@ def test_orientation(kind):
         spots = (a[2, 2], a[2, -3], a[-3, 2], a[-3, -3])
         return "".join(names[tuple(int(v) // 128 for v in s)] for s in spots)
 
-    for tag, want in enumerate("RGBW GRWB WBGR BWRG RBGW BRWG WGBR GWRB".split(), 1):
+    for tag, want in enumerate(["RGBW", "GRWB", "WBGR", "BWRG", "RBGW", "BRWG", "WGBR", "GWRB"], 1):
         data = quadrants(tag, kind)
         a = image(data)
         assert a.shape == ((16, 24, 3) if tag < 5 else (24, 16, 3)) and corners(a) == want

@@ -4,7 +4,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
-
 from pipec.compiler import emit_numba, emulate, native
 from pipec.compiler.loops import Argument, Buffer, Builder, Const, Kernel, Var
 from pipec.kernels.resize import resize

@@ -6,7 +6,6 @@ from importlib import resources
 
 import numpy as np
 import pytest
-
 from pipec.compiler.check import check
 from pipec.compiler.evaluate import evaluate
 from pipec.dsl.problems import PipeError

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from pipec.compiler import emit_numba, emulate
 from pipec.compiler.loops import Argument, Buffer, Builder, Const, Kernel
 from pipec.kernels import table
