@@ -6,7 +6,7 @@ from typing import Any
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
-from ..dsl.types import I64, Type
+from ..dsl.types import I64
 from .elaborate import Elaborator
 from .frames import Frame
 from .graph import Node, walk
@@ -70,7 +70,7 @@ HABITS = {  # names of other tools: (stage or None, what to say)
     "to": ("", "devices belong to the plan, not to the program"),
     "unbatch": ("each", "`each(a, b)` makes a record of every place of their first dimension"),
     "flatten": ("each", "`each(a, b)` makes a record of every place of their first dimension"),
-    "enumerate": (None, ""), "interleave": (None, FROM_STAGES["mix"]), "padded_batch": ("batch", "`batch(n, pad=true)`"),
+    "interleave": (None, FROM_STAGES["mix"]), "padded_batch": ("batch", "`batch(n, pad=true)`"),
     "bucket": ("batch", "`batch(n, by=length, edges=[…])` batches records of like length"),
     "bucket_by_sequence_length": ("batch", "`batch(n, by=length, edges=[…])` batches records of like length"),
     "split": (None, "`take(n)` keeps the first n records"), "limit": ("take", ""), "head": ("take", ""),
@@ -304,6 +304,3 @@ def added(call: tree.Call, text: str) -> Edit:
 
 def _at(span: Span) -> Span:
     return Span(span.file, span.start, span.start)
-
-
-__all__ = ["HABITS", "SPECS", "ArgumentReader", "Formal", "Given", "Type", "added", "fits", "removal"]

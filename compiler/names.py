@@ -17,7 +17,6 @@ from .scope import Context, FileScope, Function, unknown
 from .words import listed, similar
 
 LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dsl", "std.pipe")
-NAMED = (tree.Param, tree.Let, tree.Schema, tree.Fn, tree.Extern, tree.Pipeline)
 
 
 @dataclass(frozen=True)

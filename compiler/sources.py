@@ -5,12 +5,11 @@ In: the call `tar("{root}/*.tar", …)` and a schema. Out: a `source` node (comp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dsl import parse, tree
-from ..dsl.problems import Edit, Fix, Label, PipeError, Problem, Span
+from ..dsl import tree
+from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import DTYPES, INTS, NUMBERS, Type
 from .scope import Context, Scope
 from .words import listed, similar
@@ -85,33 +84,10 @@ def report_kind(context: Context, name: str, span: Span, pipelines: list[str]) -
 # --- texts with `{…}` -------------------------------------------------------------------------
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_HOLE = re.compile(r"\{([^{}]*)\}")
 
 
 class TextError(Exception):
     """What is wrong with the `{…}` of a text."""
-
-
-def filled(text: str, value: Callable[[tree.Expr], Any]) -> str:
-    """`text` with every `{expression}` replaced; ranges stay. Raises TextError."""
-
-    def put(match: re.Match[str]) -> str:
-        if _RANGE.fullmatch(match.group(0)):
-            return match.group(0)
-        inner = match.group(1).strip()
-        try:
-            declaration = parse.parse(f"let value = {inner}\n", "<text>").declarations[0]
-        except PipeError:
-            raise TextError(f"`{{{inner}}}` is no expression") from None
-        assert isinstance(declaration, tree.Let)
-        found = value(declaration.value)
-        if found is None:
-            raise TextError(f"`{inner}` is no param, let or number")
-        if not isinstance(found, str | int) or isinstance(found, bool):
-            raise TextError(f"`{inner}` is neither a text nor a whole number")
-        return str(found)
-
-    return _HOLE.sub(put, text)
 
 
 def expanded(text: str) -> tuple[str, ...]:
@@ -198,8 +174,10 @@ class SchemaReader:
     def _names(self, scope: Scope, column: tree.Column) -> tuple[tuple[str, ...], ...] | None:
         if column.source is None:
             return ((column.name,),)
+        text = self.elaborator.constant(scope, column.source)
+        if not isinstance(text, str):
+            return None
         try:
-            text = filled(column.source.value, lambda e: self.elaborator.constant(scope, e))
             names = tuple(tuple(n.strip() for n in one.split("|")) for one in expanded(text))
         except TextError as error:
             self._bad(column.source.span, str(error))

@@ -67,7 +67,7 @@ from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import BOOL, I64, WEAK_INT, Type
 from . import bounds
-from .arguments import HABITS, SPECS, ArgumentReader, Given, added
+from .arguments import HABITS, SPECS, ArgumentReader, Given
 from .elaborate import Elaborator
 from .frames import (
     COUNT,
@@ -444,10 +444,3 @@ class Stages:
         out.spoiled = dict(shaped.spoiled)
         out.stacked = [*frame.stacked, Stacked("pack", call.span, self.context.text(given.spans["n"]), True)]
         return out
-
-
-def pad_fix(call: tree.Call) -> Fix:
-    return Fix("or pad each batch to its largest record", (added(call, "pad=true"),))
-
-
-__all__ = ["BOOL", "Stages", "pad_fix"]

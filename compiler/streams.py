@@ -127,8 +127,15 @@ class PipelineBuilder:
                          (Label(lines[-1].span, "never reached"),), (),
                          (Fix("move it down", (Edit(moved, ""), Edit(Span(last.file, last.end, last.end), ending + body))),))
         for number, line in enumerate(lines):
-            if isinstance(line, tree.Stage) and line.call.fn == "skip_bad" and number > 1:
+            if not isinstance(line, tree.Stage) or line.call.fn != "skip_bad" or number < 2:
+                continue
+            first = next(x for x in lines if isinstance(x, tree.Stage) and x.call.fn == "skip_bad")
+            if first is line:
                 self._late_skip(lines, number)
+            else:
+                cut = whole_lines(self.context.texts[line.span.file], line.span)
+                self.problem("E0505", "`skip_bad` may stand only once", line.span, "a second time",
+                             (Label(first.span, "first here"),), (), (Fix("leave it out", (Edit(cut, ""),)),))
 
     def _late_skip(self, lines: tuple[tree.Line, ...], number: int) -> None:
         line = lines[number]
