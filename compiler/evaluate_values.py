@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce as fold_left
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ..kernels import random, reduce
 from ..kernels.ops import OPERATORS, BadRecord
 from ..kernels.scalar import ARRAYS, NUMPY, SCALARS, cast, cast_overflows, overflows
 from ..runtime.errors import DataError, Where
-from .graph import Node
+from .graph import Node, walk
 
 _EMPTY_OBJECT = {"bytes": b"", "text": "", "path": ""}
 
@@ -84,38 +85,37 @@ class Context:
         return Context((), (), np.array(True), {**self.places, **dict(zip(self.ids, place, strict=True))})
 
 
-_free: dict[Node, frozenset[int]] = {}
-_certain: dict[Node, frozenset[Node]] = {}
+_free: WeakKeyDictionary[Node, frozenset[int]] = WeakKeyDictionary()
+_certain: WeakKeyDictionary[Node, frozenset[Node]] = WeakKeyDictionary()
 
 
 def free(n: Node) -> frozenset[int]:
     """Ids of the binders that a node's value depends on."""
-    found = _free.get(n)
-    if found is None:
-        found = frozenset().union(*map(free, n.args))
-        if n.op == "var":
-            found = frozenset((n["id"],))
-        elif n.op in ("build", "reduce"):
-            found = found - frozenset(n["ids"])
-        _free[n] = found
-    return found
+    if n not in _free:
+        for m in walk(n):
+            found = frozenset((m["id"],)) if m.op == "var" else frozenset[int]().union(*(_free[a] for a in m.args))
+            _free[m] = found - frozenset(m["ids"]) if m.op in ("build", "reduce") else found
+    return _free[n]
 
 
 def certain(n: Node) -> frozenset[Node]:
     """Nodes that are evaluated whenever `n` is, at the same places. Both sides of a `select` share them."""
-    found = _certain.get(n)
-    if found is None:
-        args = n.args
-        both: frozenset[Node] = frozenset()
-        if n.op == "select":
-            both, args = certain(n.args[1]) & certain(n.args[2]), n.args[:1]
-        elif n.op == "fill" or (n.op == "apply" and n["fn"] in ("and", "or")):
-            args = n.args[:1]
-        elif n.op in ("build", "reduce"):
-            args = n.args[1:]
-        found = frozenset((n,)).union(both, *map(certain, args))
-        _certain[n] = found
-    return found
+    if n not in _certain:
+        for m in walk(n):
+            if m not in _certain:
+                _certain[m] = _certain_below(m)
+    return _certain[n] | {n}
+
+
+def _certain_below(n: Node) -> frozenset[Node]:
+    args, both = n.args, frozenset[Node]()
+    if n.op == "select":
+        both, args = certain(n.args[1]) & certain(n.args[2]), n.args[:1]
+    elif n.op == "fill" or (n.op == "apply" and n["fn"] in ("and", "or")):
+        args = n.args[:1]
+    elif n.op in ("build", "reduce"):
+        args = n.args[1:]
+    return both.union(*map(certain, args))
 
 
 class Evaluator:
@@ -128,7 +128,7 @@ class Evaluator:
 
     def value(self, n: Node) -> Cells:
         """The value of a node without free binders. Raises DataError."""
-        return self.at(self.root, n)
+        return self.chain(self.root, n)
 
     def scalar(self, n: Node) -> Any:
         """The same as a Python value."""
@@ -143,6 +143,13 @@ class Evaluator:
             found = self._nothing(c, n) if c.idle else getattr(self, "_" + n.op)(c, n)
             c.known[n] = found
         return found
+
+    def chain(self, c: Context, n: Node) -> Cells:
+        """The same as `at`, args before their users, so that a long chain of lines isn't a deep recursion."""
+        if n not in c.known and not c.idle:
+            for m in sorted(certain(n), key=lambda m: m.number):
+                self.at(c, m)
+        return self.at(c, n)
 
     def fail(self, code: str, title: str, n: Node, label: str = "") -> DataError:
         spans = self.frame.spans.get(n, ())
@@ -288,14 +295,14 @@ class Evaluator:
         if extents is None:
             return self._each_place(c, n)
         inner = c.inside(n["ids"], extents)
-        body = self.at(inner, n.args[0])
+        body = self.chain(inner, n.args[0])
         return Cells(*(None if a is None else _spread(a, c.axes, extents) for a in (body.values, body.missing)))
 
     def _reduce(self, c: Context, n: Node) -> Cells:
         extents = self._extents(c, n)
         if extents is None:
             return self._each_place(c, n)
-        body = _spread(self.at(c.inside(n["ids"], extents), n.args[0]).values, c.axes, extents)
+        body = _spread(self.chain(c.inside(n["ids"], extents), n.args[0]).values, c.axes, extents)
         flat = body.reshape((*body.shape[: c.axes], int(np.prod(extents))))
         if flat.dtype.kind in "iu":
             flat = flat.astype(np.int64)

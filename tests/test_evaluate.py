@@ -143,6 +143,13 @@ def test_deep_chains_of_choices_stay_cheap():
     assert len(constant(build(x, (i, 4)))) == 4
 
 
+def test_long_chains_of_lines_are_no_deep_recursion():
+    x = number(0)
+    for _ in range(1500):
+        x = apply("add", x, number(1))
+    assert constant(x) == 1500
+
+
 # --- whole programs -------------------------------------------------------------------------------
 
 
