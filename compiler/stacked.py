@@ -6,7 +6,7 @@ from typing import Any
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
-from .frames import Frame, varies
+from .frames import COUNT, Frame, Stacked, varies
 from .names import parts_of, whole_lines
 from .scope import Context, Value
 from .words import type_text
@@ -44,15 +44,10 @@ def report_smaller(context: Context, frame: Frame, size: tree.Expr) -> None:
     """E0515 (rule 11)."""
     stacked = frame.stacked[-1]
     what = context.text(size.span)
-    text, end = context.texts[stacked.span.file], stacked.span.end - 1
-    more = "rest=\"drop\"" if stacked.stage == "window" else "whole=true"
-    comma = "" if text[end - 1] == "(" else ", "
-    fixes = (Fix("leave a smaller last one out", (Edit(Span(stacked.span.file, end, end), comma + more),)),) \
-        if stacked.stage in ("batch", "window") else ()
     context.report(Problem(
         "E0515", f"the last {stacked.stage} may hold fewer than `{what}` records", size.span, f"up to {what}",
         (Label(stacked.span, "keeps what is left as a smaller one"),),
-        ("or name the dimension: a new name here is bound to the number of records",), fixes))
+        ("or name the dimension: a new name here is bound to the number of records",), _whole(context, stacked)))
 
 
 def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name: str, use: Span,
@@ -67,11 +62,33 @@ def spoiled_problem(context: Context, texts: dict[str, str], frame: Frame, name:
                                "stacks equal shapes only", (*origin, Label(use, "needed here")),
                                ("a size may use `epoch` within bounds: min(128 + 8 * epoch, 224)",)))
         return
+    smaller = next((s for s in frame.stacked if s.smaller and s.span != span), None)
+    if smaller is not None and COUNT in value.type.dims and smaller.span.file == span.file:
+        _uneven_batches(context, name, span, smaller, use)
+        return
     notes = (f"`resize({name}, box, size, size)` gives every record one size",) if value.type.rank == 3 else ()
     context.report(Problem(
         "E0502", f"`{name}` changes size from record to record, so it can't be batched", span, "stacks equal shapes only",
         (*origin, Label(use, "needed here")) if use.file == span.file else origin, notes,
         _fixes(texts, frame, name, spoiled.stage, span, use, declaration)))
+
+
+def _uneven_batches(context: Context, name: str, span: Span, smaller: Stacked, use: Span) -> None:
+    """Batches of batches, of which the last may be smaller."""
+    context.report(Problem(
+        "E0502", f"the last {smaller.stage} may be smaller than the others, so `{name}` can't be batched again", span,
+        "stacks equal shapes only", (Label(smaller.span, f"keeps a smaller last {smaller.stage}"), Label(use, "needed here")),
+        (), _whole(context, smaller)))
+
+
+def _whole(context: Context, stacked: Stacked) -> tuple[Fix, ...]:
+    """The fix that leaves a smaller last batch or window out."""
+    if stacked.stage not in ("batch", "window"):
+        return ()
+    end = stacked.span.end - 1
+    comma = "" if context.texts[stacked.span.file][end - 1] == "(" else ", "
+    more = 'rest="drop"' if stacked.stage == "window" else "whole=true"
+    return (Fix("leave a smaller last one out", (Edit(Span(stacked.span.file, end, end), comma + more),)),)
 
 
 def _origin(context: Context, frame: Frame, value: Value, file: str) -> tuple[Label, ...]:
