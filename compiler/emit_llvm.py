@@ -6,6 +6,7 @@ from all other memory, so that loops become vector code without checks.
 """
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llvmlite import ir
@@ -18,6 +19,8 @@ from .loops import (
 )
 
 BYTE = LLVM["u8"]
+# Loops of more instructions gain little as vector code, and cost most of the time that compiling takes.
+LONG = 250
 COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "xor": "!="}
 PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and_", "bitor": "or_", "bitxor": "xor", "and": "and_", "or": "or_"}
 FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -40,6 +43,7 @@ class Emitter:
         self.places: dict[str, Any] = {}     # stack slots of those that do
         self.pointers: dict[str, Any] = {}
         self.dtypes: dict[str, str] = {}
+        self.long_loops = 0
         self.changed = {s.var for s in walk(kernel.body) if isinstance(s, Set)}
         self.rows = {a.name: j for j, a in enumerate(kernel.arguments) if a.writes}
         self._tell_memory_apart()
@@ -200,10 +204,17 @@ class Emitter:
         if mark is not None:
             self.b.store(mark, self.scratch)
         self.bind(s.var, at)
+        before = self.size()
         self.block(s.body)
         self.b.store(self.b.add(at, self.constant(1), flags=("nsw",)), place)
-        self.b.branch(test)
+        again = self.b.branch(test)
+        if self.size() - before > LONG:
+            self.long_loops += 1
+            again.set_metadata("llvm.loop", self.module.add_metadata([f"long loop {self.long_loops}"]))
         self.b.position_at_end(after)
+
+    def size(self) -> int:
+        return sum(len(block.instructions) for block in self.record.blocks)
 
     def alloc(self, s: Alloc) -> None:
         """Bump allocation; sizes are multiples of 64 bytes, a count that doesn't fit ends the kernel."""
@@ -241,7 +252,14 @@ class Emitter:
                 self.pointer(a.name, "bool" if a.kind == "mask" else a.dtype, value)
         self.block(self.kernel.body)
         self.b.ret(self.constant(0))
-        return str(self.module)
+        return self.marked()
+
+    def marked(self) -> str:
+        """Tell LLVM to leave long loops alone. What names a loop must name itself, which llvmlite can't write."""
+        marks = [self.module.add_metadata(["llvm.loop.vectorize.enable", ir.Constant(ir.IntType(1), 0)]),
+                 self.module.add_metadata(["llvm.loop.unroll.disable"])]
+        wanted = ", ".join(m.get_reference() for m in marks)
+        return re.sub(r'(?m)^(!\d+) = !\{ !"long loop \d+" \}$', rf"\1 = distinct !{{ \1, {wanted} }}", str(self.module))
 
 
 def module_text(kernel: Kernel, symbol: str) -> str:
