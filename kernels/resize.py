@@ -189,10 +189,18 @@ def _lower_taps(k: Any, size: Any, start: Any, length: Any, out: Any, filter: st
     return firsts, counts, weights, low, high
 
 
-def _back(k: Any, value: Any, dtype: str) -> Any:
+# 1.5 × 2^23: added to an f32 below 2^22, it leaves the number, rounded half to even, in the lowest bits.
+_TO_BITS = 12582912.0
+
+
+def _back(k: Any, value: Any, dtype: str, filter: str) -> Any:
     """An f32 sum as an element of the result."""
     if dtype == "f32":
         return value
+    if dtype == "u8":
+        if filter == "bicubic":  # the others' weights aren't negative and add up to 1
+            value = k.select(value > 0.0, k.select(value < 255.0, value, 255.0), 0.0)
+        return k.cast(k.call("bitand", k.cast(value + _TO_BITS, "i64", "bits"), 255), "u8")
     if dtype == "bool":
         return value > 0.5
     return k.cast(value, dtype, "round" if dtype in _WHOLE else "exact")
@@ -251,7 +259,7 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
                    weight_x, j, count_x[j])
         # Converted where a vector holds one column, before single elements go to their rows.
         with k.loop(wide, "t") as t, k.loop(BLOCK, "r") as r:
-            k.store(pixels, (t, r), _back(k, sums[t, r], out.dtype))
+            k.store(pixels, (t, r), _back(k, sums[t, r], out.dtype, filter))
         with k.loop(k.call("min", height - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
             place = k.let((block * BLOCK + r) * wide, "place")
             with k.loop(wide, "t") as t:
@@ -307,7 +315,8 @@ class resize:
     shrinks (`antialias=false` keeps it narrow, as OpenCV does), except for "nearest", which never blends.
     Only pixels that the box touches are read, as if the image had been cropped first; the edges of the box may be
     fractional, and then place the result's pixels. A box that reaches outside is cut to the image, whose edge is
-    repeated. Computed in f32 and rounded once, half to even: within 1 of Pillow for u8.
+    repeated. Computed in f32 and rounded once, half to even: within 1 of Pillow for u8, nearest equal to it; bicubic
+    may be a few levels away beside black or white, where Pillow also clips between its two passes.
     """
 
     def ref(img: Any, box: Any, height: int, width: int, filter: str, antialias: bool = True) -> Any:

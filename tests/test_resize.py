@@ -131,7 +131,7 @@ BOXES = ([0, 0, 17, 23], [2, 3, 9, 14], [0.5, 1.25, 12.5, 7.75], [-4, -5, 30, 40
 
 @pytest.mark.parametrize("filter,dtype,rest,antialias", [
     ("bilinear", np.uint8, (3,), True), ("bicubic", np.float32, (), False), ("area", np.uint16, (1,), True),
-    ("nearest", np.uint8, (), True),
+    ("nearest", np.uint8, (), True), ("bicubic", np.uint8, (1,), True),
 ])
 def test_machine_code_gives_the_same_bits(filter, dtype, rest, antialias):
     rng = np.random.default_rng(3)
