@@ -210,6 +210,8 @@ def _finish(runner: Runner, frames: Frames, program: Program, targets: Mapping[s
     """Copy outputs that no kernel wrote in place, then close the gaps that dropped frames leave."""
     import ctypes
 
+    if not len(kept):
+        return  # where every frame left early, outputs were never made
     for name, slot_name in program.outputs:
         target = targets[name]
         at = frames.values[slot_name].at

@@ -1,0 +1,70 @@
+"""Small data in the formats that the example programs read, and a compile cache of the tests' own."""
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Tests never read or fill the user's cache; one folder for all, so that kernels are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPEC_CACHE", str(tmp_path_factory.mktemp("pipec-cache")))
+        yield
+
+
+def picture(rng, height, width):
+    """A smooth random photo, so that JPEG and resizing behave as on real ones."""
+    small = rng.integers(0, 256, (max(2, height // 16), max(2, width // 16), 3), np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image, form, **options):
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def write_tar(path, members):
+    """Write (name, bytes) members."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+@pytest.fixture(scope="session")
+def imagenet(tmp_path_factory):
+    """train-00{0,1}.tar of 40 photos, val-000.tar of 12, classes 0 to 9."""
+    root, rng = tmp_path_factory.mktemp("imagenet"), np.random.default_rng(3)
+    for name, count in (("train-000", 20), ("train-001", 20), ("val-000", 12)):
+        members = []
+        for k in range(count):
+            image = picture(rng, int(rng.integers(40, 120)), int(rng.integers(40, 120)))
+            members += [(f"{name}/{k:04d}.jpg", encoded(image, "JPEG", quality=90)), (f"{name}/{k:04d}.cls", str(k % 10).encode())]
+        write_tar(root / f"{name}.tar", members)
+    return root
+
+
+@pytest.fixture(scope="session")
+def cifar(tmp_path_factory):
+    """cifar10.npz with 300 records."""
+    path, rng = tmp_path_factory.mktemp("cifar") / "cifar10.npz", np.random.default_rng(4)
+    np.savez(path, x_train=rng.integers(0, 256, (300, 32, 32, 3), np.uint8), y_train=rng.integers(0, 10, 300, np.uint8))
+    return path
+
+
+@pytest.fixture(scope="session")
+def city(tmp_path_factory):
+    """One tar of 10 photos with palette masks."""
+    root, rng = tmp_path_factory.mktemp("city"), np.random.default_rng(5)
+    members = []
+    for k in range(10):
+        height, width = int(rng.integers(60, 90)), int(rng.integers(80, 120))
+        mask = Image.fromarray(rng.integers(0, 40, (height, width), np.uint8), "L").convert("P")
+        members += [(f"{k:03d}.jpg", encoded(picture(rng, height, width), "JPEG")), (f"{k:03d}.png", encoded(mask, "PNG"))]
+    write_tar(root / "a.tar", members)
+    return root

@@ -1,0 +1,204 @@
+"""Every stage that runs, compiled and interpreted with equal results; nothing lost, nothing doubled."""
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import encoded, picture, write_tar
+from pipec.runtime.errors import DataError
+from running import assert_compiled_is_interpreted, delivered, interpreted
+
+COUNT = 57
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """57 records: n = 0, 1, …; x f32[3]; size 1 to 7; few: one of four values, unevenly."""
+    path, rng = tmp_path_factory.mktemp("numbers") / "n.npz", np.random.default_rng(1)
+    few = np.array([0] * 40 + [1] * 10 + [2] * 5 + [3] * 2)
+    np.savez(path, n=np.arange(COUNT), x=rng.normal(size=(COUNT, 3)).astype(np.float32), size=rng.integers(1, 8, COUNT), few=few)
+    return path
+
+
+def program(tmp_path, numbers, body):
+    path = tmp_path / "p.pipe"
+    path.write_text(f'''param step = 3
+seed 4
+schema Row
+  n: i64
+  x: f32[3]
+  size: i64
+  few: i64
+pipeline other
+  from npz("{numbers}") as Row
+  where n % 2 == 0
+  y = 10 * n
+  emit y, n
+pipeline plain
+  from npz("{numbers}") as Row
+  y = 10 * n
+pipeline p
+  from npz("{numbers}") as Row
+''' + "".join(f"  {line}\n" for line in body))
+    return path
+
+
+RAGGED = ["seq = [n + i for i < size]"]
+BODIES = {
+    "nothing": ["emit n, x"],
+    "every field": [],
+    "shuffle": ["shuffle()", "emit n"],
+    "shuffle chunks": ["shuffle(chunk=5, mix=3)", "emit n"],
+    "shuffle windows": ["shuffle(window=10)", "emit n"],
+    "where": ["where n % 3 == 0", "shuffle()", "emit n, x"],
+    "where on a draw": ["u ~ uniform(0, 1)", "where u < 0.5", "emit n, u"],
+    "take": ["take(10)", "emit n"],
+    "take after where": ["where n % 3 == 0", "take(5)", "emit n"],
+    "where after take": ["take(20)", "where n % 3 == 0", "emit n"],
+    "two wheres and a take between": ["where n % 2 == 0", "take(9)", "where n % 3 == 0", "emit n"],
+    "repeat": ["repeat(3)", "u ~ uniform(0, 1)", "emit n, u"],
+    "repeat and shuffle": ["repeat(2)", "shuffle()", "u ~ integers(0, 1000)", "emit n, u"],
+    "shuffle and repeat": ["shuffle()", "repeat(2)", "emit n"],
+    "balance": ["balance(few)", "u ~ uniform(0, 1)", "emit n, few, u"],
+    "balance and shuffle": ["balance(few)", "shuffle()", "emit n, few"],
+    "shard": ["shard()", "emit n"],
+    "each": [*RAGGED, "each(seq)", "u ~ uniform(0, 1)", "emit seq, n, u"],
+    "each and batch": [*RAGGED, "each(seq)", "batch(8)", "emit seq, n"],
+    "batch": ["batch(8)", "emit n, x"],
+    "batch whole": ["batch(8, whole=true)", "emit n, x: f32[8, 3]"],
+    "batch of one": ["batch(1)", "emit n, x"],
+    "batch larger than all": ["batch(100)", "emit n"],
+    "batch, then a line": ["shuffle()", "batch(8)", "z = [x[b, j] * 2 for b, j]", "total = sum(n[b] for b)", "emit z, total, n"],
+    "batch, then a draw": ["batch(8, whole=true)", "place ~ permutation(8)", "x = x[place]", "emit x, n, place"],
+    "batch padded": [*RAGGED, "batch(8, pad=true)", "seq = seq ?? -1", "emit seq, n, size"],
+    "batch padded with a mask": [*RAGGED, "batch(8, pad=true)", "gap = missing(seq)", "seq = seq ?? 0", "emit seq, gap"],
+    "batch by edges": [*RAGGED, "shuffle()", "batch(4, by=size, edges=[2, 5, 7], pad=true)", "seq = seq ?? -1", "emit seq, size"],
+    "batch by length": [*RAGGED, "shuffle()", "batch(4, by=size, pad=true)", "seq = seq ?? -1", "emit seq, size"],
+    "batch by budget": [*RAGGED, "shuffle()", "batch(budget=20, by=size, pad=true)", "seq = seq ?? -1", "emit seq, size"],
+    "share and batch": ["y = x * 2", "share()", "batch(8)", "emit n, y"],
+    "share, a line, batch": ["share()", "y = [x[j] * n for j]", "batch(8)", "emit n, y"],
+    "share, where, batch": ["share()", "where n % 2 == 0", "batch(8)", "emit n"],
+    "share, a draw, batch, a draw": ["share()", "u ~ uniform(0, 1)", "batch(8)", "v ~ uniform(0, 1)", "emit n, u, v"],
+    "share of ragged fields": [*RAGGED, "share()", "batch(8, pad=true)", "seq = seq ?? -1", "emit seq, n"],
+    "batch and share and a line": ["batch(8)", "share()", "y = [x[b, j] + n[b] for b, j]", "emit y"],
+    "sample": ["o ~ sample(plain)", "oy = o.y", "emit n, oy"],
+    "sample in a line": ["o ~ sample(plain)", "m = o.y + n", "emit m"],
+    "sample many": ["o ~ [sample(plain) for i < 3]", "m = [o.y[i] + n for i]", "emit m, n"],
+    "check that holds": ["check(n >= 0)", "emit n"],
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_compiled_is_interpreted(tmp_path, numbers, name):
+    assert_compiled_is_interpreted(program(tmp_path, numbers, BODIES[name]), run="p")
+
+
+def all_numbers(batches, name="n"):
+    return [int(v) for batch in batches for v in np.ravel(batch[name])]
+
+
+@pytest.mark.parametrize("name", ["shuffle", "shuffle chunks", "shuffle windows", "batch", "batch larger than all", "share and batch",
+                                  "shard", "batch padded", "share of ragged fields"])
+def test_every_record_once(tmp_path, numbers, name):
+    for epoch in (0, 1):
+        found = all_numbers(delivered(program(tmp_path, numbers, BODIES[name]), epoch, "p"))
+        assert sorted(found) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("name", ["batch by edges", "batch by length", "batch by budget"])
+def test_batches_by_length_lose_nothing(tmp_path, numbers, name):
+    sizes = np.load(numbers)["size"]
+    batches = delivered(program(tmp_path, numbers, BODIES[name]), 0, "p")
+    assert sorted(all_numbers(batches, "size")) == sorted(sizes.tolist())
+    if name == "batch by budget":
+        assert all(batch["seq"].size <= 20 for batch in batches)
+
+
+def test_balance_is_even(tmp_path, numbers):
+    counts = Counter(all_numbers(delivered(program(tmp_path, numbers, BODIES["balance"]), 0, "p"), "few"))
+    assert len(counts) == 4 and max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize("name", ["repeat and shuffle", "share, a draw, batch, a draw", "where on a draw", "batch by budget"])
+def test_any_number_of_threads_gives_the_same(tmp_path, numbers, name):
+    path = program(tmp_path, numbers, BODIES[name])
+    once, more = (delivered(path, 0, "p", threads=t) for t in (1, 4))
+    assert len(once) == len(more)
+    for a, b in zip(once, more):
+        assert all(np.array_equal(a[k], b[k]) for k in a)
+
+
+# --- bad records ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """30 photos, of which numbers 3, 11 and 20 are cut, foreign and empty."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(2)
+    members = []
+    for k in range(30):
+        data = encoded(picture(rng, 40, 50), "JPEG")
+        data = {3: data[: len(data) // 2], 11: b"not an image", 20: b""}.get(k, data)
+        members += [(f"{k:03d}.jpg", data), (f"{k:03d}.cls", str(k).encode())]
+    write_tar(root / "a.tar", members)
+    return root / "a.tar"
+
+
+def photo_program(tmp_path, photos, *lines):
+    path = tmp_path / "photos.pipe"
+    path.write_text("".join(f"{line}\n" for line in (
+        "schema Photo", "  jpg: bytes", "  cls: i64", "pipeline p", f'  from tar("{photos}") as Photo',
+        *(f"  {line}" for line in lines))))
+    return path
+
+
+READ = ("image = resize(decode_image(jpg), [0, 0, 20, 20], 8, 8)", "emit image, cls")
+
+
+def test_a_bad_record_stops_the_run_and_is_named(tmp_path, photos):
+    with pytest.raises(DataError) as error:
+        delivered(photo_program(tmp_path, photos, *READ))
+    assert error.value.code == "E0801" and error.value.record == "003 of a.tar" and error.value.position == 3
+    assert error.value.where is not None and "skip_bad" in error.value.notes[0]
+
+
+def test_what_came_before_a_bad_record_is_delivered(tmp_path, photos):
+    from pipec.runtime.loader import open as open_loader
+
+    with open_loader(str(photo_program(tmp_path, photos, *READ)), as_="numpy", workers="threads") as loader:
+        seen = []
+        with pytest.raises(DataError):
+            for record in loader:
+                seen.append(int(record.cls))
+    assert seen == [0, 1, 2]
+
+
+def test_skip_bad_leaves_out_and_counts(tmp_path, photos):
+    path = photo_program(tmp_path, photos, "skip_bad(at_most=0.1)", *READ)
+    reference = interpreted(path)
+    assert [int(r["cls"]) for r in reference] == [k for k in range(30) if k not in (3, 11, 20)]
+    assert_compiled_is_interpreted(path, epochs=(0,))
+
+
+def test_too_many_bad_records_stop_the_run(tmp_path, photos):
+    path = photo_program(tmp_path, photos, "skip_bad(at_most=0.05)", *READ)
+    with pytest.raises(DataError) as error:
+        delivered(path)
+    assert error.value.code == "E0806" and error.value.record == "011 of a.tar"
+    assert "003 of a.tar" in error.value.notes[0]
+
+
+def test_bad_means_needed(tmp_path, photos):
+    """Nothing emitted needs the pixels, so a cut photo isn't bad."""
+    path = photo_program(tmp_path, photos, "image = decode_image(jpg)", "emit cls")
+    assert [int(r["cls"]) for r in delivered(path)] == list(range(30))
+
+
+def test_where_decides_before_a_later_line_fails(tmp_path, photos):
+    path = photo_program(tmp_path, photos, "where cls > 20", *READ)
+    assert [int(r["cls"]) for r in delivered(path)] == list(range(21, 30))
+
+
+def test_check_makes_a_record_bad(tmp_path, photos):
+    path = photo_program(tmp_path, photos, "skip_bad(at_most=0.5)", "check(cls % 3 > 0)", "emit cls")
+    assert [int(r["cls"]) for r in delivered(path)] == [k for k in range(30) if k % 3]
+    assert_compiled_is_interpreted(path, epochs=(0,))
