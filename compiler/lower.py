@@ -13,7 +13,7 @@ from ..dsl.problems import Span
 from ..dsl.types import OBJECTS, Type
 from ..kernels import ops
 from ..runtime import plan
-from .graph import Node, children
+from .graph import Node, children, node, rewrite, var
 from .loops import Kernel
 from .totality import Facts
 from .values import Lowering
@@ -28,6 +28,8 @@ def lower_frame(
 
     Inputs are the `field` nodes met, as slots `field.NAME`.
     """
+    outputs = {name: lifted(n) for name, n in outputs.items()}
+    requires = [(kind, lifted(c)) for kind, c in requires]
     frame = _Frame(name, spans, [*outputs.values(), *(c for _, c in requires)])
     for number, (kind, condition) in enumerate(requires):
         frame.require(number, kind, condition)
@@ -37,6 +39,29 @@ def lower_frame(
 def is_library(n: Node) -> bool:
     """Is this a call that a step of its own makes, not a kernel."""
     return n.op == "extern" or (n.op == "call" and ops.OPERATORS[n["op"]].cpu is not None)
+
+
+def lifted(root: Node) -> Node:
+    """`root` with each library call under binders as one call at every place: a tensor, indexed by the binders.
+
+    Such a node has the extents behind its args, and the attributes `ids` and `given` (the number of its args).
+    """
+    facts = Facts((root,))
+
+    def change(n: Node) -> Node | None:
+        if n.op != "call" or not is_library(n) or n.get("ids") is not None:
+            return None
+        ids = tuple(sorted(facts.free(n)))
+        if not ids:
+            return None
+        extents = [facts.extents[id] for id in ids]
+        if not n.type.is_scalar or n.type.dtype in (*OBJECTS, "struct") or any(map(facts.free, extents)):
+            raise TypeError(f"`{n['op']}` can't stand under binders here")
+        dims = tuple(e["value"] if e.op == "const" else e for e in extents)
+        every = node("call", *n.args, *extents, type=n.type.with_dims(dims), op=n["op"], ids=ids, given=len(n.args))
+        return node("index", every, *map(var, ids), type=n.type, guard=False)
+
+    return rewrite(root, change)
 
 
 def reachable(*roots: Node) -> list[Node]:
@@ -127,8 +152,6 @@ class _Frame:
     def result(self, call: Node, part: str | None) -> Node:
         if not part or call.type.dtype != "struct":
             return call
-        from .graph import node
-
         return node("part", call, type=dict(call.type.parts)[part], name=part)
 
     def constant(self, n: Node) -> str:
@@ -233,10 +256,9 @@ class _Frame:
         waiting = self.needed_calls(goals)
         while waiting:
             ready = [c for c in waiting if not self.needed_calls(list(c.args))]
-            args = {c: [self.call_argument(a) for a in c.args] for c in ready}
+            makers = [self.each_step(c) if c.get("ids") else self.call_step(c) for c in ready]
             self.close()
-            for c in ready:
-                self.steps.append(self.call_step(c, args[c]))
+            self.steps.extend(make() for make in makers)
             waiting = [c for c in waiting if c not in ready]
 
     def needed_calls(self, goals: Iterable[Node]) -> list[Node]:
@@ -258,17 +280,56 @@ class _Frame:
             raise TypeError(f"{a.type.dtype} can't be computed by a kernel")
         return found or self.compute(a, f"arg{len(self.slots)}")
 
-    def call_step(self, c: Node, args: list[str]) -> plan.Step:
-        called = c["op"] if c.op == "call" else c["target"]
-        number = sum(isinstance(s, (plan.CallOperator, plan.CallExtern)) for s in self.steps)
-        outputs = []
-        for part, type in c.type.parts if c.type.dtype == "struct" else ((None, c.type),):
-            slot = self.slot_for(f"call{number}.{part or called}", type)
-            self.lying[self.result(c, part)] = slot
-            outputs.append(slot)
-        make: Callable[..., plan.Step] = plan.CallOperator if c.op == "call" else plan.CallExtern
-        if c.op == "call":
-            site = self.site("E0801", f"`{called}` can't use this record's data", c)
-        else:
+    def call_step(self, c: Node) -> Callable[[], plan.Step]:
+        """The call's step, to be made when the kernel that computes its arguments is closed."""
+        args = tuple(self.call_argument(a) for a in c.args)
+
+        def make() -> plan.Step:
+            called = c["op"] if c.op == "call" else c["target"]
+            outputs = []
+            for part, type in c.type.parts if c.type.dtype == "struct" else ((None, c.type),):
+                outputs.append(self.lies_in(self.result(c, part), self.call_slot(part or called, type)))
+            if c.op == "call":
+                site = self.site("E0801", f"`{called}` can't use this record's data", c)
+                return plan.CallOperator(called, args, tuple(outputs), site)
             site = self.site("E0811", f"the extern function {called} failed", c)
-        return make(called, tuple(args), tuple(outputs), site)
+            return plan.CallExtern(called, args, tuple(outputs), site)
+
+        return make
+
+    def call_slot(self, name: str, type: Type) -> str:
+        number = sum(isinstance(s, plan.CallOperator | plan.CallExtern | plan.CallEach) for s in self.steps)
+        return self.slot_for(f"call{number}.{name}", type)
+
+    def lies_in(self, n: Node, slot: str) -> str:
+        self.lying[n] = slot
+        return slot
+
+    def each_step(self, c: Node) -> Callable[[], plan.Step]:
+        args = tuple(self.each_argument(a, c["ids"]) for a in c.args[: c["given"]])
+        extents = c.args[c["given"] :]
+        dims = tuple(e["value"] if e.op == "const" else self.call_argument(e) for e in extents)
+
+        def make() -> plan.Step:
+            output = self.lies_in(c, self.call_slot(c["op"], c.type))
+            site = self.site("E0801", f"`{c['op']}` can't use this record's data", c)
+            return plan.CallEach(c["op"], args, output, dims, site)
+
+        return make
+
+    def each_argument(self, a: Node, ids: tuple[int, ...]) -> plan.EachArg:
+        """An argument that may depend on the binders: numbers are computed for all places, texts are looked up."""
+        used = tuple(id for id in ids if id in self.facts.free(a))
+        if not used:
+            return plan.EachArg(self.call_argument(a))
+        if a.type.dtype not in OBJECTS:
+            extents = [self.facts.extents[id] for id in used]
+            dims = tuple(e["value"] if e.op == "const" else e for e in extents)
+            every = node("build", a, *extents, type=a.type.with_dims(dims + a.type.dims), ids=used)
+            return plan.EachArg(self.call_argument(every), tuple(ids.index(id) for id in used))
+        index, default = (a.args[0], a.args[1]) if a.op == "fill" else (a, None)
+        plain = index.op == "index" and all(p.op == "var" for p in index.args[1:])
+        if not plain or not (default is None or default.op == "const"):
+            raise TypeError(f"{a.type.dtype} can't be computed by a kernel")
+        places = tuple(ids.index(p["id"]) for p in index.args[1:])
+        return plan.EachArg(self.call_argument(index.args[0]), places, None if default is None else default["value"])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.ops import OPERATORS, BadRecord
-from .plan import CallExtern, CallOperator, Program, Require, RunKernel, Slot
+from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
 
 Ints = NDArray[np.int64]
 Kernel = Callable[[int, int, int, int], None]
@@ -160,7 +160,7 @@ class Runner:
 
     @property
     def calls_library(self) -> bool:
-        return any(isinstance(s, CallOperator | CallExtern) for s in self.program.steps)
+        return any(isinstance(s, CallOperator | CallExtern | CallEach) for s in self.program.steps)
 
     def start_epoch(self, epoch: int, keys: Sequence[int]) -> None:
         """`keys`: the Philox key of every path in `program.draws`."""
@@ -237,6 +237,8 @@ class Runner:
                     self._call(frames, step, OPERATORS[step.op].cpu)
                 case CallExtern():
                     self._call(frames, step, None)
+                case CallEach():
+                    self._call_each(frames, step)
             if not (frames.status == 0).any():
                 break
         for r in np.flatnonzero(frames.status > 0):
@@ -338,6 +340,25 @@ class Runner:
             for name, value in zip(step.outputs, results, strict=True):
                 self._hold(frames, frames.values[name], self.slots[name], int(r), value, step.site)
 
+    def _call_each(self, frames: Frames, step: CallEach) -> None:
+        slot, function = self.slots[step.output], OPERATORS[step.op].cpu
+        assert function is not None
+        held = frames.values[step.output] = Held(
+            at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
+        for r in frames.alive():
+            dims = [d if isinstance(d, int) else int(self.value(frames, d, int(r))) for d in step.dims]
+            values = [self.value(frames, a.slot, int(r)) for a in step.args]
+            result = self.bump.take(dims, DTYPES[slot.dtype])
+            try:
+                for place in np.ndindex(*dims):
+                    args = [_element(a, v, place) for a, v in zip(step.args, values, strict=True)]
+                    result[place] = function(self.bump.take, *args)
+            except BadRecord as bad:
+                frames.status[r] = step.site
+                frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
+                continue
+            self._hold(frames, held, slot, int(r), result, step.site)
+
     def _hold(self, frames: Frames, held: Held, slot: Slot, r: int, value: Any, site: int) -> None:
         """Keep a Python value as the slot's value in frame r; a wrong type or size makes the frame bad."""
         if slot.dtype not in DTYPES:
@@ -396,6 +417,16 @@ class Runner:
         held = frames.values[name]
         assert held.mask is not None
         return view(int(held.mask[r]), self.shape(frames, name, r) or (1,), np.dtype(np.bool_))
+
+
+def _element(arg: EachArg, value: Any, place: tuple[int, ...]) -> Any:
+    if arg.places is None:
+        return value
+    at = tuple(place[i] for i in arg.places)
+    if isinstance(value, Gaps):
+        return arg.default if value.mask[at] else value.values[at]
+    element = value[at]
+    return arg.default if element is None else element
 
 
 def _with_value(slot: Slot, value: Any) -> Slot:

@@ -74,6 +74,27 @@ class CallExtern(msgspec.Struct, frozen=True, tag="extern"):
     site: int
 
 
+class EachArg(msgspec.Struct, frozen=True):
+    """One argument of a call made at every place: the element of `slot` at the binders `places`, or all of it (None).
+
+    `default` stands for a missing element.
+    """
+
+    slot: str
+    places: tuple[int, ...] | None = None
+    default: Any = None
+
+
+class CallEach(msgspec.Struct, frozen=True, tag="each"):
+    """Fill `output`, place by place, by an operator's `cpu`. `dims`: numbers, or slots of i64."""
+
+    op: str
+    args: tuple[EachArg, ...]
+    output: str
+    dims: tuple[int | str, ...]
+    site: int
+
+
 class Require(msgspec.Struct, frozen=True, tag="require"):
     """Frames whose `slot` is false leave in silence (kind "where") or are bad (kind "check")."""
 
@@ -82,7 +103,7 @@ class Require(msgspec.Struct, frozen=True, tag="require"):
     site: int
 
 
-Step = Union[RunKernel, CallOperator, CallExtern, Require]
+Step = Union[RunKernel, CallOperator, CallExtern, CallEach, Require]
 
 
 class Program(msgspec.Struct, frozen=True):

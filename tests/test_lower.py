@@ -252,11 +252,10 @@ def test_texts_of_kernels_do_not_depend_on_what_was_compiled_before() -> None:
 
 
 def test_library_calls_split_kernels() -> None:
-    from pipec.kernels import decode  # noqa: F401
-
     import io
 
     from PIL import Image
+    from pipec.kernels import decode  # noqa: F401
 
     jpg = field("jpg", "bytes")
     args = [jpg, number(3), const(True, Type("bool")), const("refuse", Type("text")), number(10**8)]
@@ -274,3 +273,18 @@ def test_library_calls_split_kernels() -> None:
     assert got[1] == "E0801" and isinstance(expected[1], str)
     same(got[0], expected[0])
     same(got[2], expected[2])
+
+
+def test_library_calls_at_every_place() -> None:
+    from pipec.kernels import table  # noqa: F401
+
+    words, n = field("words", "text", 3, missing=True), field("n", "i64")
+    texts = Type("text")
+    rows = build([3], lambda j: ap("mod", node("call", node("fill", index(words, j), const("", texts), type=texts), ap("add", j, n),
+                                               type=I64, op="hash"), 1000))
+    grid = build([2, n], lambda i, j: node("call", index(words, i), ap("mul", j, 3), type=I64, op="hash"))
+    value = np.ma.MaskedArray(np.array(["a", "", "word"], object), [False, True, False])
+    records = [{"words": value, "n": k} for k in (0, 2)]
+    for a, b in zip(run({"rows": rows}, records), defined({"rows": rows}, records), strict=True):
+        same(a, b)
+    assert [r["grid"].shape for r in run({"grid": grid}, [{"words": np.array(["x", "y", "z"], object), "n": 4}])] == [(2, 4)]
