@@ -214,7 +214,15 @@ def _inner_binders(e: tree.Expr) -> Iterator[str]:
 
 
 def mentions(name: str, e: tree.Expr) -> bool:
-    return (isinstance(e, tree.Name) and e.id == name) or any(mentions(name, c) for c in children(e))
+    return any(n.id == name for n in names_in(e))
+
+
+def names_in(e: tree.Expr) -> Iterator[tree.Name]:
+    """Every name in an expression."""
+    if isinstance(e, tree.Name):
+        yield e
+    for child in children(e):
+        yield from names_in(child)
 
 
 def _no_range(el: Elaborator, scope: Scope, b: tree.Binder, body: Sequence[tree.Expr]) -> None:

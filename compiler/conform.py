@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
 from ..dsl.types import DTYPE_VARIABLES, DTYPES, FLOATS, INT_RANGE, INTS, WEAK_INT, Type
-from . import arithmetic
+from . import arithmetic, builds
 from .graph import Node
 from .promote import as_dim, dim_node
 from .scope import Scope, Value, unknown
@@ -76,6 +76,8 @@ def size_of(el: Elaborator, scope: Scope, e: tree.Expr) -> int | Node | None:
     """A dimension's expression as a size; None after a problem."""
     if isinstance(e, tree.Name) and e.id in scope.dims:
         return scope.dims[e.id]
+    if _untold(el, scope, e):
+        return None
     value = el.expr(scope, e)
     if not value.known:
         return None
@@ -83,6 +85,19 @@ def size_of(el: Elaborator, scope: Scope, e: tree.Expr) -> int | Node | None:
         el.problem(scope, "E0204", "a dimension is a whole number", e.span, described(scope, value.type))
         return None
     return as_dim(el.scalar(value, "i64"))
+
+
+def _untold(el: Elaborator, scope: Scope, e: tree.Expr) -> bool:
+    """Is there a name in a size like `2 * k` that nothing gives. It is told once, and unknown from then on."""
+    if isinstance(e, tree.Name):
+        return False
+    for name in builds.names_in(e):
+        if scope.look_up(name.id) is None and name.id != "epoch" and not similar(name.id, scope.names):
+            scope.names[name.id] = unknown(name.span)
+            el.problem(scope, "E0204", f"nothing tells the size `{name.id}`", name.span, "met first in an expression",
+                       notes=[f"a size is named where it stands alone: `[{name.id}]`"])
+            return True
+    return False
 
 
 # --- checking -----------------------------------------------------------------------------------

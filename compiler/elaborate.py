@@ -18,6 +18,8 @@ from .promote import as_dim, cast, dim_node
 from .scope import Context, Function, Scope, Value, unknown
 from .words import default_text, described, type_text
 
+MOST_EXPRESSIONS = 60_000
+
 
 class Elaborator:
     """One per check; see the module. The methods below are what the modules beside this one build on."""
@@ -31,12 +33,17 @@ class Elaborator:
         self.places: dict[Node, tuple[Span, str]] = {}      # nodes that reasons may point at
         self.line: tree.Bind | tree.Draw | tree.Value | None = None
         self.circles: set[frozenset[str]] = set()           # circles of functions that are reported
+        self.work = 0                                       # expressions read, those of inlined bodies each time
+        self.told_size = False
         self._quiet = 0
 
     # --- what streams and names call ------------------------------------------------------------
 
     def expr(self, scope: Scope, e: tree.Expr, expected: Type | None = None) -> Value:
         """The value of an expression; `expected` only lets a number without a type take its dtype."""
+        self.work += 1
+        if self.work > MOST_EXPRESSIONS:
+            return self._too_large(scope, e)
         value = self._dispatch(scope, e)
         if expected is not None and value.node is not None and value.type.weak and not value.type.dims:
             value = self.adapt(value, expected.dtype)
@@ -157,6 +164,15 @@ class Elaborator:
                 if name == e.name and value.node is not None:
                     return Value(node("part", value.node, type=type, name=name), type, e.span)
         return slips.no_part(self, scope, e, value)
+
+    def _too_large(self, scope: Scope, e: tree.Expr) -> Value:
+        """Functions that call functions many times over can make a short program endless."""
+        if not self.told_size:
+            self.told_size = True
+            span = scope.calls[0][1] if scope.calls else e.span
+            self.context.report(Problem("E0129", "this program is too large to be checked", span, "here it grows past all bounds",
+                                        notes=(f"it comes to more than {MOST_EXPRESSIONS:,} expressions, calls written out",)))
+        return unknown(e.span)
 
     # --- shared ground --------------------------------------------------------------------------
 

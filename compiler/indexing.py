@@ -52,14 +52,16 @@ def read(el: Elaborator, scope: Scope, e: tree.At, guarded: bool) -> tuple[Value
         _too_many(el, scope, e, value)
         return None
     picks: list[Pick] = []
+    told = guarded
     for index, given, dim in zip(e.indexes, indexes, value.type.dims, strict=False):
         if isinstance(index, tree.Slice):
-            pick = _slice(el, scope, e, index, dim, guarded, len(picks))
+            pick = _slice(el, scope, e, index, dim, told, len(picks))
         else:
             assert given is not None
-            pick = _index(el, scope, e, index, given, dim, guarded, len(picks))
+            pick = _index(el, scope, e, index, given, dim, told, len(picks))
         if pick is None:
             return None
+        told = told or not pick.inside      # one message for one read
         picks.append(pick)
     inside = all(p.inside for p in picks)
     return _taken(el, e.span, value, picks, guarded and not inside), inside

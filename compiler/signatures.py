@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Span
-from ..dsl.types import DTYPE_VARIABLES, Type
+from ..dsl.types import DTYPE_VARIABLES, FLOATS, Type
 from . import conform
 from .graph import Node
 from .promote import one_dtype
@@ -153,6 +153,8 @@ def passed(
     for g in given:
         dtype = dtype_of(callee, g.formal.type)
         what = f"`{g.formal.name}` of `{head.name}`"
+        if _scaled_already(el, scope, g, values[g.formal.name], dtype, what):
+            return None
         fitted = conform.as_written(el, scope, values[g.formal.name], dtype, g.span, _at(g.formal), what)
         if fitted is None:
             return None
@@ -168,6 +170,20 @@ def _value(el: Elaborator, scope: Scope, callee: Scope, g: Given, evaluated: dic
         return el.expr(scope, g.value).at(g.span)
     assert g.formal.default is not None
     return el.expr(callee, g.formal.default).at(g.span)
+
+
+def _scaled_already(el: Elaborator, scope: Scope, g: Given, value: Value, dtype: str, what: str) -> bool:
+    """`normalize(image / 255, …)`: a function of u8 images does that itself, and rounding to u8 would leave 0 and 1."""
+    e = g.value
+    if dtype != "u8" or not isinstance(e, tree.Binary) or e.op != "/" or value.type.dtype not in FLOATS:
+        return False
+    with el.quietly():
+        left = el.expr(scope, e.left)
+    if left.type.dtype != "u8":
+        return False
+    el.problem(scope, "E0201", f"{what} is u8, and this is {value.type.dtype}", g.span, described(scope, value.type),
+               fixes=[Fix("give it the u8 values", (Edit(g.span, el.text(e.left.span)),))])
+    return True
 
 
 def _at(formal: tree.Formal) -> Span | None:

@@ -98,8 +98,8 @@ def distance(a: str, b: str, most: int) -> int:
 
 
 def similar(name: str, names: Iterable[str]) -> str | None:
-    """The nearest name within a third of the length (at least one letter)."""
-    most = max(1, len(name) // 3)
+    """The nearest name within a third of the length."""
+    most = len(name) // 3
     found = [(distance(name.lower(), other.lower(), most), other) for other in sorted(set(names)) if other != name]
     near = [pair for pair in found if pair[0] <= most]
     return min(near)[1] if near else None

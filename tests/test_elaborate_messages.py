@@ -234,3 +234,39 @@ def test_labels_of_an_index_show_the_ranges() -> None:
     assert problem.label == "-4 to 35"
     assert problem.title == "`y + dy` may fall outside `image`"
     assert problem.notes == ("`clamp(y + dy, 0, 31)` repeats the edge instead",)
+
+
+DIVIDED = [
+    ("a = mirror(image, flag + 1)", "E0202", "flag"),
+    ("a = normalize(image / 255, MEAN, MEAN)", "E0201", "image / 255"),
+    ("a = row[8, 4]", "E0401", "8"),
+    ("a = (counts[0]) + 1", "E0205", "counts[0]"),
+    ("a = missing((counts), label)", "E0123", "missing((counts), label)"),
+    ("a = row[(0), (1), (2)]", "E0208", "2"),
+    ("a = (label) ?? (0)", "E0402", "?? (0)"),
+    ("a = counts[0] ?? counts[1]", "E0205", "counts[1]"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "under"), DIVIDED)
+def test_edits_respect_brackets(line: str, code: str, under: str) -> None:
+    text = program(line)
+    found = problems(text)
+    assert [p.code for p in found] == [code], [p.title for p in found]
+    assert text[found[0].span.start : found[0].span.end] == under
+    left = problems(apply_edits(text, found[0].fixes[0].edits))
+    assert code not in [p.code for p in left] and not [p for p in left if p.code < "E0100"]
+
+
+def test_a_program_that_explodes_is_given_up() -> None:
+    more = "fn f0(x: f32) -> f32\n  x + 1\n\n"
+    for i in range(1, 40):
+        more += f"fn f{i}(x: f32) -> f32\n  f{i - 1}(x) + f{i - 1}(2 * x)\n\n"
+    assert [p.code for p in problems(program("a = f39(1.0)", more=more))] == ["E0129"]
+
+
+def test_nested_builds_are_looked_at_in_bounded_time() -> None:
+    deep = "wave"
+    for i in range(12):
+        deep = f"[{deep}[i{i}] for i{i}]"
+    assert not problems(program(f"a = {deep}"))
