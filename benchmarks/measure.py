@@ -6,6 +6,7 @@ PSS its largest sum (shared pages counted once).
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -48,6 +49,7 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
     print(json.dumps({"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}), flush=True)
     for child in process.children(recursive=True):
         child.kill()
+    os._exit(0)   # without the clean-up of loaders whose workers are gone
 
 
 def _cpu(process: object) -> float:
