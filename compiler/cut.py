@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..dsl.types import Type
+from ..dsl.types import I64, Type
 from .graph import Node, node
 
 STARTS = frozenset(("source", "each", "batch", "window", "pack", "mix", "zip", "sample", "share"))
@@ -84,7 +84,15 @@ def cut(emit: Node) -> Cut:
 
 
 def _row_types(last: Piece) -> dict[str, Type]:
-    return {name: value.type for name, value in last.outputs.items()}
+    """Types of the ring's fields; a size that isn't known now is that of the field itself, whatever it came from."""
+    return {name: value.type.with_dims(tuple(_own(name, axis, d) for axis, d in enumerate(value.type.dims)))
+            for name, value in last.outputs.items()}
+
+
+def _own(field: str, axis: int, dim: int | Node) -> int | Node:
+    if isinstance(dim, int) or dim.op == "const":
+        return dim
+    return node("extent", type=I64, field=field, axis=axis)
 
 
 def column_dims(t: Type) -> tuple[int | None, ...]:
