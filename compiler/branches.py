@@ -124,7 +124,7 @@ class Branches:
     def _begun(self, scope: Scope, stream: Node, fields: dict[str, Value], branches: list[Branch],
                stages: list[tuple[str, Span]]) -> Frame:
         structured = gathered(fields)
-        own = replace(scope, names={**scope.names, **structured}, dims={}, facts=bounds.Facts(), count=None)
+        own = replace(scope, names={**scope.names, **structured}, dims={}, facts=bounds.Facts(), held=[], count=None)
         frame = Frame(stream, own, structured, dict(self.builder.arguments), stages=stages)
         frame.streamed = next((b.frame.streamed for b in branches if b.frame.streamed), None)
         return frame

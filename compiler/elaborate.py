@@ -16,6 +16,7 @@ from . import arithmetic, bounds, builds, calls, conform, functions, indexing, r
 from .graph import Node, const, fresh_id, node, number, var, walk
 from .promote import as_dim, cast, dim_node
 from .scope import Context, Function, Scope, Value, unknown
+from .universals import universals
 from .words import default_text, described, type_text
 
 MOST_EXPRESSIONS = 60_000
@@ -75,6 +76,8 @@ class Elaborator:
         if value.type != BOOL:
             self.not_a_condition(scope, value, e.span)
             return unknown(e.span)
+        if value.node is not None:
+            scope.held.extend(universals(value.node))
         return value
 
     def type_of(

@@ -14,6 +14,7 @@ from . import bounds
 from .graph import Node, node, number, walk
 from .promote import dim_node
 from .scope import Context, Scope, Value, unknown
+from .universals import universals
 
 COUNT = node("count", type=I64)
 Dim = int | Node
@@ -164,6 +165,7 @@ def entered(frame: Frame, stream: Node, fields: dict[str, Value], hidden: dict[s
         facts = facts.given(condition)
     fields = {**fields, **lost}
     scope = replace(frame.scope, names={**frame.arguments, **sizes(dims, frame.scope), **fields}, dims=dict(dims), facts=facts,
+                    held=[u for c in conditions for u in universals(c)],
                     count=frame.scope.count if count is None else count)
     return replace(frame, stream=stream, scope=scope, fields=fields, hidden=hidden, conditions=list(conditions))
 

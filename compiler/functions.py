@@ -51,7 +51,7 @@ def _inline(
 ) -> Value:
     callee = Scope(
         fn.file, facts=scope.facts, path=path or scope.path, below_share=scope.below_share, indexes=scope.indexes,
-        drawn=scope.drawn, sizes=scope.sizes, function=fn, calls=(*scope.calls, (fn.name, e.span)),
+        drawn=scope.drawn, sizes=scope.sizes, held=scope.held, function=fn, calls=(*scope.calls, (fn.name, e.span)),
     )
     if passed(el, scope, callee, fn.head, given, values) is None:
         return unknown(e.span)

@@ -13,6 +13,7 @@ from .arithmetic import indexing_range, reasons
 from .graph import Node, node, number
 from .promote import apply, as_dim, cast, dim_node, select
 from .scope import Scope, Value, unknown
+from .universals import known_of
 from .words import counted, default_text, described, dim_text, size_text, type_text
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def is_inside(el: Elaborator, scope: Scope, place: Node, dim: int | Node) -> boo
     facts = el.facts(scope)
     if el.loose(place) or el.loose(dim_node(dim)):
         return True
+    facts = known_of(place, scope.held, facts)
     return bounds.at_most(number(0), place, facts) and bounds.less(place, dim_node(dim), facts)
 
 

@@ -150,6 +150,8 @@ class Scope:
     drawn: dict[str, Span] = field(default_factory=dict)
     # two sizes that only a record's data can show equal (E0803), and where: the pipeline adds a `check` for each
     sizes: list[tuple[Node, Node, Span]] = field(default_factory=list)
+    # `all(…)` conditions of `where` and `check` above: facts about each element
+    held: list[Node] = field(default_factory=list)
     function: Function | None = None        # whose body this is; None in a pipeline
     calls: tuple[tuple[str, Span], ...] = ()  # the calls we are inside of, outermost first
     count: Node | int | None = None         # the first dimension of every field after `batch`, `window`, `each`

@@ -264,3 +264,13 @@ def test_conditions_are_facts() -> None:
 
 def test_a_lazy_condition_reads_nothing_outside() -> None:
     assert not value(node("a = n > 9 and wave[9] > 0"))
+
+
+def test_a_check_of_all_elements_covers_reads_through_them() -> None:
+    lines = "check(all(order >= 0) and all(order < n))\na = wave[order]\nb = [wave[order[i]] for i]"
+    text = f'{HEAD}pipeline p\n  from parquet("a.parquet") as S\n  ' + lines.replace("\n", "\n  ") + "\n{}  emit a, b\n"
+    check.check("p.pipe", text=text.format(""))
+    check.check("p.pipe", text=text.format("  batch(4)\n"))
+    for condition in ("all(order >= 0)", "any(order >= 0) and all(order < n)", "all(0 <= order <= n)"):
+        with pytest.raises(PipeError):
+            check.check("p.pipe", text=text.replace("all(order >= 0) and all(order < n)", condition).format(""))
