@@ -13,12 +13,11 @@ import time
 import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .errors import DataError
-from .execute import Gaps
 from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
 from .messages import Ask
@@ -29,13 +28,6 @@ from .session import Session
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 19                        # an engine reserves up to about this many bytes at once
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
-
-
-class Masked(NamedTuple):
-    """A field with missing places, as torch has no type for it: True in `mask` where `values` means nothing."""
-
-    values: Any
-    mask: Any
 
 
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
@@ -66,7 +58,7 @@ class Loader:
             below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
         self._below = below
         self._below.start_epoch(0)
-        self._convert = _to_torch if as_ == "torch" else _to_numpy
+        self._convert = _to_torch if as_ == "torch" else lambda value: value
         if as_ == "torch":
             importlib.import_module("torch")
         self.batch_type: Any = namedtuple(  # type: ignore[misc]
@@ -236,22 +228,11 @@ def _one_batch_stage(plan: Plan) -> bool:
                           and "budget" not in (starts[0].options.get("has") or ()))
 
 
-def _to_numpy(value: Any) -> Any:
-    match value:
-        case Gaps():
-            return np.ma.MaskedArray(value.values, value.mask)
-        case list():
-            return [_to_numpy(v) for v in value]
-    return value
-
-
 def _to_torch(value: Any) -> Any:
     """A tensor over the same memory; texts and bytes stay what they are."""
     import torch
 
     match value:
-        case Gaps():
-            return Masked(_to_torch(value.values), _to_torch(value.mask))
         case list():
             return [_to_torch(v) for v in value]
         case np.ndarray() | np.generic():
