@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..dsl.problems import Span
+from ..dsl.problems import PipeError, Problem, Span
 from ..dsl.types import Type
+from ..kernels.sources import READABLE
 from ..runtime import plan as plans
 from ..runtime.plan import Column, Plan
 from .cut import Cut, Piece, column_dims, cut, pieces
@@ -119,9 +120,12 @@ class _Lowering:
         start = piece.start
         match start.op:
             case "source":
-                spans = self.program.spans.get(start, ())
+                if start["kind"] not in READABLE:
+                    raise self._not_yet(start, f"`{start['kind']}` sources check, but can't be read yet",
+                                        f"sources that can: {', '.join(READABLE)}")
                 options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
-                           "options": start["options"], "span": _span(spans)}
+                           "options": start["options"], "span": _span(self.program.spans.get(start, ())),
+                           "columns_spans": self._column_spans(start)}
                 return plans.Start("source", options)
             case "each":
                 return plans.Start("each", {"fields": start["fields"]})
@@ -132,9 +136,20 @@ class _Lowering:
             case "sample":
                 inner = tuple(self.segment(f"{name}_{start['name']}{i}", p) for i, p in enumerate(pieces(start.args[1])))
                 if len(inner) > 1:
-                    raise NotImplementedError("`sample` of a pipeline with `each` or `batch` checks, but doesn't run yet")
+                    raise self._not_yet(start, "`sample` of a pipeline with `each` or `batch` checks, but doesn't run yet")
                 return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
-        raise NotImplementedError(f"`{start.op}` checks, but doesn't run yet")
+        raise self._not_yet(start, f"`{start.op}` checks, but doesn't run yet", "`pipec run --interpret` runs it, slowly")
+
+    def _not_yet(self, stage: Node, title: str, *notes: str) -> PipeError:
+        span = _first(self.program.spans.get(stage, ())) or Span(self.program.path, 0, 0)
+        return PipeError((Problem("E0513", title, span, notes=notes),), dict(self.program.texts))
+
+    def _column_spans(self, source: Node) -> dict[str, tuple[str, int, int]]:
+        """Where the schema declares each field that is read."""
+        types = dict(source.type.parts)
+        named = {n["name"]: _span(spans) for n, spans in reversed(self.program.spans.items())
+                 if n.op == "field" and n["name"] in types and n.type.dtype == types[n["name"]].dtype}
+        return {name: span for name, span in named.items() if span is not None}
 
     def _batch(self, name: str, start: Node) -> plans.Start:
         given = dict(zip(start["has"], start.args[1:], strict=True))
@@ -146,6 +161,10 @@ class _Lowering:
             options["by"] = given["by"]["name"]
         numbers = {n: v for n, v in given.items() if n != "by"}
         return plans.Start("batch", options, self._frame(f"{name}_n", numbers, []))
+
+
+def _first(spans: Sequence[Span]) -> Span | None:
+    return spans[0] if spans else None
 
 
 def _span(spans: Sequence[Span]) -> tuple[str, int, int] | None:

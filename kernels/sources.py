@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from .ops import BadRecord
 
 Column = tuple[str, tuple[tuple[str, ...], ...], str]
+READABLE = ("tar", "folder", "npz", "npy")  # kinds that `open_source` opens
 FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
 
 
