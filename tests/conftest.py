@@ -7,6 +7,10 @@ import pytest
 from PIL import Image
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update", action="store_true", help="rewrite generated files (tests/golden, docs/operators.md)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
     """Tests never read or fill the user's cache; one folder for all, so that kernels are compiled once."""
