@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kernels.random import DRAWS, fold
 from .graph import Node
+from .held import convert, recast
 from .loops import Buffer, Cast, Const, Expr, Load
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 def _operands(low: Lowering, n: Node) -> list[Any]:
     """Key, id, fold and parameters; a record whose bounds are empty ends here."""
-    from .values import recast
-
     dist = DRAWS[n["dist"]]
     count = n["indexes"]
     params, indexes = n.args[: len(n.args) - count], n.args[len(n.args) - count :]
@@ -33,8 +32,6 @@ def _operands(low: Lowering, n: Node) -> list[Any]:
 
 
 def scalar_draw(low: Lowering, n: Node) -> Expr:
-    from .values import convert
-
     expand = DRAWS[n["dist"]].expand
     assert expand is not None
     result: Expr = expand(low.k, *_operands(low, n))

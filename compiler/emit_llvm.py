@@ -15,7 +15,22 @@ from ..dsl.types import BYTES_PER_VALUE
 from .emit_numba import INFIX, Interner, clean, const_number, walk
 from .instructions import FUNCTIONS, I64, LLVM, convert, is_float
 from .loops import (
-    Alloc, Apply, Cast, Const, Expr, Fail, For, If, Kernel, Let, Load, Select, Set, Stmt, Store, Var,
+    Alloc,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Fail,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Select,
+    Set,
+    Stmt,
+    Store,
+    Var,
 )
 
 BYTE = LLVM["u8"]
@@ -28,6 +43,19 @@ FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 
 def memory_type(dtype: str) -> Any:
     return BYTE if dtype == "bool" else LLVM[dtype]
+
+
+def positions(pool: Interner, tops: list[int]) -> set[int]:
+    """Sums and products that make up a position in memory: what is in memory has a position far below 2**63."""
+    stack = [p for e, parts in zip(pool.exprs, pool.parts, strict=True) if isinstance(e, Load) for p in parts] + tops
+    found: set[int] = set()
+    while stack:
+        n = stack.pop()
+        e = pool.exprs[n]
+        if n not in found and isinstance(e, Apply) and e.fn in ("add", "sub", "mul"):
+            found.add(n)
+            stack.extend(pool.parts[n])
+    return found
 
 
 class Emitter:
@@ -71,7 +99,7 @@ class Emitter:
         self.pointers[name] = self.b.inttoptr(address, ir.PointerType(memory_type(dtype)))
 
     def load(self, name: str, at: Any) -> Any:
-        loaded = self.b.load(self.b.gep(self.pointers[name], [at]))
+        loaded = self.b.load(self.b.gep(self.pointers[name], [at], inbounds=True))
         self.mark(loaded, name)
         return self.b.icmp_unsigned("!=", loaded, ir.Constant(BYTE, 0)) if self.dtypes[name] == "bool" else loaded
 
@@ -79,7 +107,7 @@ class Emitter:
         want = memory_type(self.dtypes[name])
         if isinstance(want, ir.IntType) and value.type.width != want.width:
             value = (self.b.zext if value.type.width < want.width else self.b.trunc)(value, want)
-        self.mark(self.b.store(value, self.b.gep(self.pointers[name], [at])), name)
+        self.mark(self.b.store(value, self.b.gep(self.pointers[name], [at], inbounds=True)), name)
 
     def mark(self, instruction: Any, name: str) -> None:
         if name in self.own:
@@ -94,12 +122,17 @@ class Emitter:
 
     # --- expressions ---
 
-    def exprs(self, *roots: Expr) -> list[Any]:
+    def exprs(self, *roots: Expr, places: int = 0) -> list[Any]:
+        """Values of the roots; the first `places` of them are positions in memory."""
         pool = Interner()
         tops = [pool.number(r) for r in roots]
+        bounded = positions(pool, tops[:places])
         made: list[Any] = []
-        for e, parts in zip(pool.exprs, pool.parts, strict=True):
-            made.append(self.one(e, [made[p] for p in parts]))
+        for n, (e, parts) in enumerate(zip(pool.exprs, pool.parts, strict=True)):
+            value = self.one(e, [made[p] for p in parts])
+            if n in bounded and isinstance(value, ir.Instruction) and "nsw" not in value.flags:
+                value.flags.append("nsw")
+            made.append(value)
         return [made[t] for t in tops]
 
     def one(self, e: Expr, parts: list[Any]) -> Any:
@@ -151,7 +184,7 @@ class Emitter:
             case Let(var=v, value=e) | Set(var=v, value=e):
                 self.bind(v, self.exprs(e)[0])
             case Store(buffer=buffer, index=index, value=e):
-                at, value = self.exprs(index, e)
+                at, value = self.exprs(index, e, places=1)
                 self.store(buffer, at, value)
             case If():
                 self.branch(s)

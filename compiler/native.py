@@ -89,6 +89,7 @@ def object_code(kernel: Kernel, key: str, through: str = "llvm") -> bytes:
         module.link_in(binding.parse_assembly(f"declare i64 @{record}(i64, i64)" + loop))
     else:
         module = binding.parse_assembly(ir + loop)
+        module.triple, module.data_layout = objects.target().triple, str(machine().target_data)
     module.verify()
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:

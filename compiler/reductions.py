@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from ..kernels.reduce import LANES, identity
 from ..kernels.scalar import add_overflow, mul_overflow
 from .graph import Node, var
+from .held import Scalar, held, rounded, zero
 from .loops import Apply, Buffer, Const, Expr, Var, binary
 from .totality import HEAVY
 
 if TYPE_CHECKING:
-    from .values import Lowering, Scalar
+    from .values import Lowering
 
 CHECKED = {"sum": add_overflow, "prod": mul_overflow}
 COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
@@ -21,8 +22,6 @@ Visit = Callable[[Expr], None]
 
 
 def reduction(low: Lowering, n: Node) -> Scalar:
-    from .values import Scalar, rounded
-
     kind, dtype = n["kind"], _dtype(n)
     gone: Expr | None = None
     if kind in ("argmax", "argmin"):
@@ -46,8 +45,6 @@ def _may_pass(low: Lowering, n: Node) -> bool:
 
 
 def _dtype(n: Node) -> str:
-    from .values import held
-
     return held(n.args[0].type.dtype)
 
 
@@ -75,7 +72,7 @@ def _few(n: Node) -> list[tuple[int, ...]] | None:
 @contextmanager
 def _bound(low: Lowering, ids: Sequence[int], values: Sequence[Expr]) -> Iterator[None]:
     """Binders with given values, for the statements that follow in this list."""
-    from .values import Frame, Scalar
+    from .values import Frame
 
     frame = Frame(low.k.body, frozenset(ids))
     for id, v in zip(ids, values, strict=True):
@@ -140,8 +137,6 @@ def _plain(low: Lowering, n: Node, dtype: str) -> Var:
 
 
 def _arg(low: Lowering, n: Node, dtype: str) -> Var:
-    from .values import zero
-
     best, place, k = low.k.let(zero(dtype), "best"), low.k.let(0, "place"), low.k.let(0, "k")
 
     def visit() -> None:

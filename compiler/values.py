@@ -10,12 +10,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dsl.types import INTS, OBJECTS, Type
+from ..dsl.types import OBJECTS, Type
 from ..kernels import ops
 from ..kernels.scalar import SCALARS
-from .graph import Node
+from .graph import Node, node, var
+from .held import Scalar, Tensor, chosen, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
 from .loops import (
-    Alloc, Apply, Argument, Buffer, Builder, Cast, Const, Expr, If, Kernel, Let, Load, Select, Stmt, Var,
+    Alloc,
+    Apply,
+    Argument,
+    Buffer,
+    Builder,
+    Cast,
+    Const,
+    Expr,
+    If,
+    Kernel,
+    Let,
+    Select,
+    Stmt,
+    Var,
 )
 from .totality import Facts
 
@@ -23,27 +37,6 @@ from .totality import Facts
 CHEAP = 40.0
 # A value cheaper than this is written out again where it is used again.
 WORTH_KEEPING = 4.0
-
-
-def held(dtype: str) -> str:
-    """The dtype in which values of `dtype` are computed with."""
-    return "i64" if dtype in INTS else "f32" if dtype in ("f16", "bf16") else dtype
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor in memory, with the mask of its missing elements."""
-
-    data: Buffer
-    mask: Buffer | None = None
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A scalar's expression, and the one that tells whether it is missing."""
-
-    value: Expr
-    missing: Expr | None = None
 
 
 @dataclass(eq=False)
@@ -120,7 +113,7 @@ class Lowering:
         with self.k.loop(extent, hint) as v:
             runs = None if isinstance(extent, Const) and extent.value > 0 else extent > 0
             self.frames.append(Frame(self.k.body, frozenset((id,)), nonempty=runs))
-            self.frames[-1].scalars[_binder(id)] = Scalar(v)
+            self.frames[-1].scalars[var(id)] = Scalar(v)
             try:
                 yield v
             finally:
@@ -491,69 +484,9 @@ class Lowering:
 BINDERS = ("i", "j", "k", "l")
 
 
-def _binder(id: int) -> Node:
-    from .graph import var
-
-    return var(id)
-
-
 def _part(call: Node, name: str, type: Type) -> Node:
-    from .graph import node
-
     return node("part", call, type=type, name=name)
 
 
 def past_i64(fn: str) -> str:
     return f"the result of `{fn}` is past i64" if fn not in ("floordiv", "mod") else "division by zero or past i64"
-
-
-def zero(dtype: str) -> Const:
-    return Const(False if dtype == "bool" else 0.0 if dtype in ("f32", "f64") else 0, dtype)
-
-
-def meeting(operands: str, args: Sequence[Expr]) -> str:
-    """The dtype at which arguments of a scalar function meet."""
-    dtypes = {a.dtype for a in args}
-    if "f64" in dtypes:
-        return "f64"
-    if "f32" in dtypes or (operands == "float" and dtypes <= {"i64"}):
-        return "f32"
-    return args[0].dtype
-
-
-def recast(e: Expr, dtype: str) -> Expr:
-    return Const(float(e.value), dtype) if isinstance(e, Const) and dtype in ("f32", "f64") else Cast(e, dtype)
-
-
-def typed(e: Expr, dtype: str) -> Expr:
-    return e if e.dtype == held(dtype) or dtype in OBJECTS else recast(e, held(dtype))
-
-
-def rounded(e: Expr, dtype: str) -> Expr:
-    """f16 and bf16 are computed in f32; each result is rounded."""
-    return Cast(Cast(e, dtype), "f32") if dtype in ("f16", "bf16") else e
-
-
-def convert(e: Expr, target: str, mode: str) -> Expr:
-    """The graph's `cast`, between dtypes as values are held."""
-    if target in ("f16", "bf16"):
-        return rounded(e if e.dtype == "f32" else Cast(e, "f32"), target)
-    if target == held(target):
-        return e if e.dtype == target else Cast(e, target, mode)
-    return Cast(Cast(e, target, mode), "i64")
-
-
-def loaded(b: Buffer, at: Expr) -> Expr:
-    e: Expr = Load(b.name, at, b.dtype)
-    return e if held(b.dtype) == b.dtype else Cast(e, held(b.dtype))
-
-
-def stored(e: Expr, dtype: str) -> Expr:
-    return Cast(e, dtype) if dtype in ("f16", "bf16") else e
-
-
-def chosen(c: Expr, a: Expr | None, b: Expr | None) -> Expr | None:
-    if a is None and b is None:
-        return None
-    no = Const(False, "bool")
-    return Select(c, no if a is None else a, no if b is None else b)

@@ -1,4 +1,4 @@
-"""Small graphs by hand, run three ways: as kernels compiled by Numba, as the kernels' text in plain Python, as the language's definition."""
+"""Small graphs by hand, run three ways: as machine code, as the kernels' text in plain Python, by the definition."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -89,10 +89,8 @@ def run(outputs: dict[str, Node], records: Sequence[dict[str, Any]], requires: A
         seed: int = 5, epoch: int = 1, params: Any = None, count: int = 1) -> list[Any]:
     """Per record: {name: array or (array, mask)}, the code of the site where it failed, or None where it was left out."""
     program, kernels = lower_frame("test", outputs, list(requires), {})
-    if how == "native":
-        loaded = objects.load(native.build(kernels))
-    else:
-        loaded = {k.name: emulate.load(kernel_text(k)) for k in kernels}
+    plain = {k.name: emulate.load(kernel_text(k)) for k in kernels} if how == "plain" else None
+    loaded = plain or objects.load(native.build(kernels))
     runner = execute.Runner(program, loaded, params, allow_extern=True)
     runner.start_epoch(epoch, [draw_key(seed, path, epoch) for path in program.draws])
     frames = runner.frames(len(records), np.arange(len(records), dtype=np.uint64), np.full(len(records), count))
@@ -166,7 +164,9 @@ def same(a: Any, b: Any) -> None:
         assert a == b, (a, b)
 
 
-def agree(outputs: dict[str, Node], records: Sequence[dict[str, Any]], requires: Any = (), plain: bool = True, **rest: Any) -> list[Any]:
+def agree(
+    outputs: dict[str, Node], records: Sequence[dict[str, Any]], requires: Any = (), plain: bool = True, **rest: Any
+) -> list[Any]:
     """Check all three ways against each other; the results."""
     expected = defined(outputs, records, requires, **rest)
     for how in ("native", "plain") if plain else ("native",):

@@ -111,8 +111,8 @@ def test_random_chains(seed: int) -> None:
         t = tensors[rng.integers(len(tensors))]
         match rng.integers(7) if depth else 0:
             case 0 | 1:
-                at = (i, ap("sub", ap("sub", n, number(1)), i), ap("mod", ap("add", i, number(1)), ap("max", n, number(1))))[rng.integers(3)]
-                return index(t, at)
+                turned = ap("mod", ap("add", i, number(1)), ap("max", n, number(1)))
+                return index(t, (i, ap("sub", ap("sub", n, number(1)), i), turned)[rng.integers(3)])
             case 2:
                 return fill(index(t, ap("sub", i, number(int(rng.integers(4)))), guard=True), float(rng.normal()))
             case 3:

@@ -13,7 +13,7 @@ from pipec.runtime import objects
 
 RNG = np.random.default_rng(1)
 X, Y, N = Buffer("x", "f32", (Var("n", "i64"),)), Buffer("y", "f32", (Var("n", "i64"),)), Var("n", "i64")
-I, OUT = Buffer("i", "i64", (N,)), Buffer("out", "f32", (N,))
+WHOLES, OUT = Buffer("i", "i64", (N,)), Buffer("out", "f32", (N,))
 WHOLE = Buffer("whole", "i64", (N,))
 
 
@@ -21,7 +21,7 @@ def kernel(body: Callable[[Builder], None]) -> Kernel:
     k = Builder()
     body(k)
     arguments = [Argument("size", "n", "i64", "x", 0)]
-    arguments += [Argument("data", b.name, b.dtype, b.name) for b in (X, Y, I, OUT, WHOLE)]
+    arguments += [Argument("data", b.name, b.dtype, b.name) for b in (X, Y, WHOLES, OUT, WHOLE)]
     return Kernel("small", tuple(arguments), tuple(k.body))
 
 
@@ -53,7 +53,7 @@ def each(make: Callable[[Builder, Expr], Any], out: Buffer = OUT) -> Callable[[B
 def counted(k: Builder) -> None:
     total = k.let(0, "total")
     with k.loop(N, "p") as p:
-        with k.when(I[p] > 0):
+        with k.when(WHOLES[p] > 0):
             k.set(total, total + 1)
         with k.otherwise():
             k.set(total, total - 2)
@@ -70,7 +70,7 @@ def scratched(k: Builder) -> None:
 
 def failing(k: Builder) -> None:
     with k.loop(N, "p") as p:
-        with k.when((I[p] > 40) & (X[p] < 0.5)):
+        with k.when((WHOLES[p] > 40) & (X[p] < 0.5)):
             k.fail(3)
         k.store(WHOLE, (p,), p)
 
@@ -85,7 +85,7 @@ def shared(k: Builder) -> None:
 
 
 def bits(fn: str) -> Callable[[Builder, Expr], Expr]:
-    return lambda k, p: k.call(fn, I[p], k.call("bitand", p, Const(63, "i64")))
+    return lambda k, p: k.call(fn, WHOLES[p], k.call("bitand", p, Const(63, "i64")))
 
 
 KERNELS = {
@@ -93,10 +93,10 @@ KERNELS = {
     "choose": each(lambda k, p: k.select((X[p] > Y[p]) | X[p].eq(0.0), -X[p], Y[p])),
     "small functions": each(lambda k, p: k.call("sqrt", k.call("abs", X[p])) + k.call("floor", X[p]) * k.call("rint", Y[p])),
     "least": each(lambda k, p: k.call("min", X[p], k.call("max", Y[p], 0.25))),
-    "divide": each(lambda k, p: I[p] // (p + 1) + I[p] % (p - 100), WHOLE),
-    "divide by nothing": each(lambda k, p: I[p] // (p - 5), WHOLE),
+    "divide": each(lambda k, p: WHOLES[p] // (p + 1) + WHOLES[p] % (p - 100), WHOLE),
+    "divide by nothing": each(lambda k, p: WHOLES[p] // (p - 5), WHOLE),
     "shift": each(bits("shl"), WHOLE), "shift back": each(bits("shr"), WHOLE), "shift zeros": each(bits("ushr"), WHOLE),
-    "high half": each(lambda k, p: k.call("mulhi", I[p], I[p]), WHOLE),
+    "high half": each(lambda k, p: k.call("mulhi", WHOLES[p], WHOLES[p]), WHOLE),
     "bits of a float": each(lambda k, p: Cast(X[p], "i64", "bits"), WHOLE),
     "saturate": each(lambda k, p: Cast(Cast(X[p] * 100.0, "u8", "round"), "i64"), WHOLE),
     "halves": each(lambda k, p: Cast(Cast(X[p], "f16"), "f32") + Cast(Cast(Y[p], "bf16"), "f32")),

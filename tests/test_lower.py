@@ -46,7 +46,8 @@ def test_mirror_normalise_and_where() -> None:
 def test_grey_sums_over_few_places() -> None:
     img = image()
     weights = const((0.299, 0.587, 0.114), Type("f32", (3,)))
-    grey = build([H, W], lambda y, x: reduce("sum", [3], lambda k: ap("mul", cast(index(img, y, x, k), "f32"), index(weights, k))))
+    grey = build([H, W], lambda y, x: reduce("sum", [3], lambda k: ap(
+        "mul", cast(index(img, y, x, k), "f32"), index(weights, k))))
     agree({"grey": grey}, [{"image": i} for i in IMAGES])
 
 
@@ -60,7 +61,8 @@ def test_reductions(dtype: str) -> None:
     for kind in KINDS:
         gaps = kind not in ("sum", "prod")
         outputs[f"{kind}_whole"] = reduce(kind, [n, size("x", 1)], lambda i, j: index(x, i, j), missing=gaps)
-        outputs[f"{kind}_rows"] = filled(build([n], lambda i, k=kind, g=gaps: reduce(k, [size("x", 1)], lambda j: index(x, i, j), missing=g)))
+        outputs[f"{kind}_rows"] = filled(build([n], lambda i, k=kind, g=gaps: reduce(
+            k, [size("x", 1)], lambda j: index(x, i, j), missing=g)))
         outputs[f"{kind}_few"] = reduce(kind, [2], lambda i: index(x, 0, i))
     shapes = [(2, 40), (3, 17), (5, 16), (1, 2), (2, 7)]
     records = []
@@ -74,7 +76,8 @@ def test_reductions(dtype: str) -> None:
 
 
 def filled(t: Node) -> Node:
-    return t if not t.type.missing else build(list(t.type.dims), lambda *i: fill(index(t, *i), 0 if t.type.dtype == "i64" else 0.0))
+    default = 0 if t.type.dtype == "i64" else 0.0
+    return t if not t.type.missing else build(list(t.type.dims), lambda *i: fill(index(t, *i), default))
 
 
 def test_reductions_of_bools_and_first() -> None:
@@ -88,7 +91,8 @@ def test_reductions_of_bools_and_first() -> None:
 def test_a_step_past_i64_ends_a_record() -> None:
     x, n = field("x", "i64", None), size("x", 0)
     most = 2**63 - 1
-    records = [{"x": np.array(v, np.int64)} for v in ([most, 1, -1], [most, 1], [most] + [0] * 15 + [1, -1], [-most, -1], [3, -4] * 20)]
+    lists = ([most, 1, -1], [most, 1], [most] + [0] * 15 + [1, -1], [-most, -1], [3, -4] * 20)
+    records = [{"x": np.array(v, np.int64)} for v in lists]
     outputs = {k: reduce(k, [n], lambda i: index(x, i)) for k in ("sum", "prod")}
     got = agree({"sum": outputs["sum"]}, records)
     assert [isinstance(g, str) for g in got] == [False, True, True, False, False]
@@ -142,8 +146,8 @@ def test_casts(source: str) -> None:
 
     x = field("x", source, None)
     with np.errstate(all="ignore"):
-        numbers = np.array([0, 1, 2.5, 3.5, -0.5, -1.5, 255.5, 256, -129, 65504, 65520, 1e5, 1e-8, 3e-5, 6.1e-5, 5.96e-8, -2.98e-8,
-                            np.nan, np.inf, -np.inf, 2**31, 1e19, -1e19, 1.0009765, 1.00048828125, 1e300])
+        numbers = np.array([0, 1, 2.5, 3.5, -0.5, -1.5, 255.5, 256, -129, 65504, 65520, 1e5, 1e-8, 3e-5, 6.1e-5, 5.96e-8,
+                            -2.98e-8, np.nan, np.inf, -np.inf, 2**31, 1e19, -1e19, 1.0009765, 1.00048828125, 1e300])
         integers = np.array([0, 1, -1, 127, 128, 255, 256, -129, 65535, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
         values = numbers.astype(NUMPY[source]) if source in ("f16", "bf16", "f32", "f64") else integers.astype(NUMPY[source])
     n = size("x", 0)
@@ -222,7 +226,8 @@ def test_blocks_of_tensors_and_shared_parts() -> None:
     x = field("x", "f32", None, 4)
     n = size("x", 0)
     centred = build([n, 4], lambda i, j: ap("sub", index(x, i, j), ap("div", reduce("sum", [n], lambda k: index(x, k, j)), 3.0)))
-    square = build([n], lambda i: build([4], lambda j: reduce("sum", [4], lambda k: ap("mul", index(centred, i, k), index(centred, i, j)))))
+    square = build([n], lambda i: build([4], lambda j: reduce("sum", [4], lambda k: ap(
+        "mul", index(centred, i, k), index(centred, i, j)))))
     biggest = reduce("max", [n, 4], lambda i, j: index(square, i, j), missing=True)
     records = [{"x": RNG.normal(size=(k, 4)).astype("f4")} for k in (1, 3, 18, 0)]
     agree({"square": square, "biggest": biggest, "centred": centred}, records)
@@ -280,8 +285,8 @@ def test_library_calls_at_every_place() -> None:
 
     words, n = field("words", "text", 3, missing=True), field("n", "i64")
     texts = Type("text")
-    rows = build([3], lambda j: ap("mod", node("call", node("fill", index(words, j), const("", texts), type=texts), ap("add", j, n),
-                                               type=I64, op="hash"), 1000))
+    kept = lambda j: node("fill", index(words, j), const("", texts), type=texts)  # noqa: E731
+    rows = build([3], lambda j: ap("mod", node("call", kept(j), ap("add", j, n), type=I64, op="hash"), 1000))
     grid = build([2, n], lambda i, j: node("call", index(words, i), ap("mul", j, 3), type=I64, op="hash"))
     value = np.ma.MaskedArray(np.array(["a", "", "word"], object), [False, True, False])
     records = [{"words": value, "n": k} for k in (0, 2)]
