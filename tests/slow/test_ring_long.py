@@ -87,7 +87,8 @@ def test_a_real_control_group():
     except OSError:
         pytest.skip("needs the right to make a memory control group (version 1)")
     try:
-        done = subprocess.run([sys.executable, "-c", GROUP, group, RUNTIME], capture_output=True, text=True, timeout=120, check=False)
+        command = [sys.executable, "-c", GROUP, group, RUNTIME]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.stdout.split() == ["E0809", "True", "E0808", "True"], done.stderr
     finally:
         group.rmdir()
