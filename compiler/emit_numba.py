@@ -197,8 +197,8 @@ class Printer:
         for parts in pool.parts:
             for p in parts:
                 uses[p] += 1
-        for t in tops:
-            uses[t] += 1
+        for top in tops:
+            uses[top] += 1
         text: list[str] = []
         level: list[int] = []
         depth: list[int] = []
@@ -214,7 +214,7 @@ class Printer:
             text.append(t)
             level.append(lv)
             depth.append(d)
-        return [text[t] for t in tops]
+        return [text[top] for top in tops]
 
     def one(self, e: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
         args = [t for t, _ in parts]

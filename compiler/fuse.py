@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..dsl.types import BOOL
 from .graph import Node, node, number, rewrite, substitute, var, walk
@@ -57,7 +58,7 @@ def fuse(emit: Node) -> Node:
         chosen = inlinable(emit)
         if not chosen:
             return emit
-        emit = rewrite(emit, lambda n, chosen=chosen: inlined(n, chosen))
+        emit = rewrite(emit, partial(inlined, chosen=chosen))
     return emit
 
 

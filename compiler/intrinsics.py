@@ -78,7 +78,8 @@ def _named(name: str) -> Any:
     if "_to_" in name:
         source, rest = name.split("_to_")
         target, _, mode = rest.partition("_")
-        result, given = VALUES[target], VALUES[source]
+        result: Any = VALUES[target]
+        given = VALUES[source]
         return make(name, lambda a: result(given), convert(source, target, mode or "exact"))
     raise KeyError(name)
 

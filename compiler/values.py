@@ -14,7 +14,7 @@ from ..dsl.types import OBJECTS, Type
 from ..kernels import ops
 from ..kernels.scalar import SCALARS
 from .graph import Node, node, var
-from .held import Scalar, Tensor, chosen, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
+from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
 from .loops import (
     Alloc,
     Apply,
@@ -168,7 +168,7 @@ class Lowering:
 
     def scalar(self, n: Node) -> Scalar:
         if n.op == "const":
-            return Scalar(Const(n["value"], held(n.type.dtype)))
+            return Scalar(constant(n["value"], n.type.dtype))
         for frame in reversed(self.frames):
             if n in frame.scalars:
                 # The second use: now a local pays, above all where the first was outside this loop.
@@ -339,13 +339,12 @@ class Lowering:
         s = self.scalar(x)
         if s.missing is None:
             return s
+        missing, value = s.missing, s.value
         if self.lazy(default):
-            s = Scalar(self.local(s.value), self.local(s.missing))
-            missing = s.missing
-            assert missing is not None
-            return self.either(missing, n, lambda: self.scalar(default), lambda: Scalar(s.value))
+            missing, value = self.local(missing), self.local(value)
+            return self.either(missing, n, lambda: self.scalar(default), lambda: Scalar(value))
         d = self.scalar(default)
-        return Scalar(Select(s.missing, d.value, s.value), d.missing)
+        return Scalar(Select(missing, d.value, value), d.missing)
 
     # --- tensors ---
 
