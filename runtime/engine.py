@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import DataError
-from .execute import Failure, Kernel, Target
+from .execute import DTYPES, Failure, Gaps, Kernel, Target, view
 from .feed import Chunk, Feed
 from .frames import Row
 from .plan import Column, Plan
 from .segments import Later
 
+ROWS_AT_ONCE, BYTES_AT_ONCE = 32, 1 << 18   # of rows put together one by one
 HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()))
 
 
@@ -44,8 +45,9 @@ class Sink(Protocol):
 
 @dataclass
 class Stats:
-    """Counts of one engine; `bad` holds the last hundred (record, reason) pairs."""
+    """Counts of one engine; `positions` of the epoch, `bad` holds the last hundred (record, reason) pairs."""
 
+    positions: int = 0
     records: int = 0
     left_out: int = 0
     bad_count: int = 0
@@ -87,6 +89,7 @@ class Engine:
         Returns at the end of the epoch (after `end_epoch`) or when the sink stops. Raises DataError.
         """
         self.feed.start_epoch(epoch)
+        self.stats.positions = self.feed.length
         for later in self.later:
             later.start_epoch(epoch)
         try:
@@ -244,39 +247,54 @@ class Engine:
 
     def _run_rows(self, epoch: int, start: int, skip: int, sink: Sink) -> None:
         replay = bool(self.later or self.plan.above[0].takes)
-        done = 0
-        for row in self.rows_of(epoch, 0 if replay else start):
-            done += 1
-            if replay:
-                # What later segments hold back can't be told from a position: a resumed run counts rows instead.
-                row.next, row.skip = 0, done
-            if done <= skip:
-                continue
-            room = sink.reserve(1)
-            if room is None:
-                raise Stopped
-            sink.commit(room, 1, self._write(room, row))
+        block: list[Row] = []
+        size = 0
+        try:
+            for done, row in enumerate(self.rows_of(epoch, 0 if replay else start), 1):
+                if replay:
+                    # What later segments hold back can't be told from a position: a resumed run counts rows instead.
+                    row.next, row.skip = 0, done
+                if done <= skip:
+                    continue
+                block.append(row)
+                size += sum(_bytes(v) for v in row.fields.values())
+                if len(block) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+                    self._deliver(block, sink)
+                    block, size = [], 0
+        except DataError:
+            self._deliver(block, sink)   # what came before the bad record
+            raise
+        self._deliver(block, sink)
 
-    def _write(self, room: Reservation, row: Row) -> dict[str, list[NDArray[Any]]]:
+    def _deliver(self, rows: list[Row], sink: Sink) -> None:
+        if not rows:
+            return
+        room = sink.reserve(len(rows))
+        if room is None:
+            raise Stopped
+        sink.commit(room, len(rows), self._write(room, rows))
+
+    def _write(self, room: Reservation, rows: list[Row]) -> dict[str, list[NDArray[Any]]]:
         """Fixed columns into the room; the others are returned for the sink to place."""
-        from .execute import DTYPES, Gaps, view
-
         ragged: dict[str, list[NDArray[Any]]] = {}
         for column in self.plan.rows:
-            value = row.fields[column.name]
-            mask = None
-            if isinstance(value, Gaps):
-                value, mask = value.values, value.mask
+            values = [row.fields[column.name] for row in rows]
             if column.missing:
-                ragged[column.name + "?"] = [np.zeros(np.shape(value), bool) if mask is None else mask]
+                ragged[column.name + "?"] = [v.mask if isinstance(v, Gaps) else np.zeros(np.shape(v), bool) for v in values]
+            values = [v.values if isinstance(v, Gaps) else v for v in values]
             if column.name in self.fixed and not column.missing:
-                dims = tuple(int(d or 0) for d in column.dims)
-                view(room.address[column.name], dims or (1,), DTYPES[column.dtype])[...] = value
+                dims = (len(rows), *[int(d or 0) for d in column.dims])
+                place = view(room.address[column.name], dims, DTYPES[column.dtype])
+                for r, value in enumerate(values):
+                    place[r] = value
             else:
-                ragged[column.name] = [value]
-        for name, number in (("_id", row.id), ("_next", row.next), ("_skip", row.skip)):
-            view(room.address[name], (1,), np.dtype(np.uint64 if name == "_id" else np.int64))[0] = number
+                ragged[column.name] = values
+        _write_numbers(room, [r.id for r in rows], [r.next for r in rows], [r.skip for r in rows])
         return ragged
+
+
+def _bytes(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0)) or (len(value) if isinstance(value, bytes | str) else 8)
 
 
 def _fixed(column: Column) -> bool:
@@ -284,8 +302,6 @@ def _fixed(column: Column) -> bool:
 
 
 def _row_bytes(column: Column) -> int:
-    from .execute import DTYPES
-
     return int(np.prod([int(d or 0) for d in column.dims], dtype=np.int64)) * int(DTYPES[column.dtype].itemsize)
 
 
@@ -294,10 +310,11 @@ def _requires(steps: tuple[Any, ...]) -> bool:
 
 
 def _write_hidden(room: Reservation, chunk: Chunk) -> None:
-    from .execute import view
+    if len(chunk.kept):
+        _write_numbers(room, chunk.ids[chunk.kept], chunk.positions[chunk.kept] + 1, [0] * len(chunk.kept))
 
-    count = len(chunk.kept)
-    if count:
-        view(room.address["_id"], (count,), np.dtype(np.uint64))[:] = chunk.ids[chunk.kept]
-        view(room.address["_next"], (count,), np.dtype(np.int64))[:] = chunk.positions[chunk.kept] + 1
-        view(room.address["_skip"], (count,), np.dtype(np.int64))[:] = 0
+
+def _write_numbers(room: Reservation, ids: Any, nexts: Any, skips: Any) -> None:
+    """The hidden columns of consecutive rows."""
+    for name, numbers, dtype in (("_id", ids, np.uint64), ("_next", nexts, np.int64), ("_skip", skips, np.int64)):
+        view(room.address[name], (len(numbers),), np.dtype(dtype))[:] = numbers
