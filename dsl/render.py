@@ -109,7 +109,7 @@ def render_data_error(error: Any, texts: Mapping[str, str], color: bool = False)
     notes = []
     if error.record:
         notes.append(f"record {error.record}" + ("" if error.epoch is None else f", epoch {error.epoch}"))
-    if error.position is not None:
+    if error.position:
         notes.append(f"every record before position {error.position:,} was delivered")
     where = error.where
     span = Span("", 0, 0) if where is None else Span(where.file, where.start, where.end)
@@ -130,7 +130,7 @@ def _problem(problem: Problem, texts: Mapping[str, str], paint: _Paint) -> str:
     files = list(dict.fromkeys(label.span.file for label in labels))
     for file in files:
         here = [label for label in labels if label.span.file == file]
-        if file in texts:
+        if file in texts and any(label.text or label.span.end for label in here):
             arrow = "-->" if file == problem.span.file else ":::"
             out += _snippet(file, texts[file], here, primary, arrow, gutter, paint)
         elif file:

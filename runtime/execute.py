@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.ops import OPERATORS, BadRecord
+from .errors import DataError, Where
 from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
 
 Ints = NDArray[np.int64]
@@ -140,7 +141,7 @@ class Runner:
 
     def __init__(self, program: Program, kernels: Mapping[str, Kernel], params: Mapping[str, Any] | None = None,
                  allow_extern: bool = False):
-        """`params`: values of open params by name. Raises ValueError for extern functions not allowed."""
+        """`params`: values of open params by name. Raises DataError for extern functions not allowed or not found."""
         self.program, self.kernels = program, kernels
         self.slots = {s.name: s for s in program.slots}
         self.blocks: dict[str, Block] = {}
@@ -154,13 +155,18 @@ class Runner:
             slot = self.slots.get(f"param.{name}")
             if slot is not None:
                 self.constants[slot.name] = _constant(_with_value(slot, value))
-        self.externs = {s.target: _load_extern(s.target, allow_extern) for s in program.steps if isinstance(s, CallExtern)}
+        self.externs = {s.target: _load_extern(s.target, allow_extern, self._where(s.site)) for s in program.steps
+                        if isinstance(s, CallExtern)}
         self.keys = np.zeros(max(1, len(program.draws)), np.uint64)
         self.epoch = np.zeros(1, np.int64)
 
     @property
     def calls_library(self) -> bool:
         return any(isinstance(s, CallOperator | CallExtern | CallEach) for s in self.program.steps)
+
+    def _where(self, number: int) -> Where | None:
+        site = next((s for s in self.program.sites if s.number == number), None)
+        return None if site is None else Where(site.file, site.start, site.end)
 
     def start_epoch(self, epoch: int, keys: Sequence[int]) -> None:
         """`keys`: the Philox key of every path in `program.draws`."""
@@ -214,8 +220,10 @@ class Runner:
             self._hold(frames, held, slot, int(r), values[r], 0)
 
     def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any, mask: Ints | None = None) -> None:
-        """Fill an input slot of fixed size with rows that lie in memory already."""
-        frames.values[slot_name] = Held(at=at, mask=mask, keep=[keep])
+        """Fill an input slot with rows of one size that lie in memory already; `keep` is the array of all of them."""
+        sizes = None if self.slots[slot_name].fixed else np.broadcast_to(np.array(keep.shape[1:], np.int64),
+                                                                      (frames.count, keep.ndim - 1))
+        frames.values[slot_name] = Held(at=at, sizes=sizes, mask=mask, keep=[keep])
 
     def _block(self, slot: Slot, count: int) -> tuple[Ints, NDArray[Any]]:
         dtype = DTYPES[slot.dtype]
@@ -438,15 +446,21 @@ def _constant(slot: Slot) -> Held:
     assert slot.value is not None
     if slot.dtype not in DTYPES:
         return Held(objects=[slot.value[0]])
-    array = np.array(slot.value, DTYPES[slot.dtype])
+    half = slot.dtype in ("f16", "bf16")   # through f32, as the language does
+    array = np.array(slot.value, np.float32 if half else DTYPES[slot.dtype]).astype(DTYPES[slot.dtype])
     return Held(at=np.array([address_of(array)]), keep=[array])
 
 
-def _load_extern(target: str, allowed: bool) -> Callable[..., Any]:
+def _load_extern(target: str, allowed: bool, where: Where | None) -> Callable[..., Any]:
     if not allowed:
-        raise ValueError(f"this program runs Python code of yours, `{target}`")
+        raise DataError("E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", where)
     module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a user's module may raise anything
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DataError("E0811", f"`{target}` can't be loaded: {reason}", where,
+                        notes=("modules are looked for where Python looks, and beside the program",)) from error
     return function
 
 

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from ..dsl.problems import PipeError, Problem, Span
 from .errors import DataError
 from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
 from .messages import Ask
 from .objects import load
-from .plan import Plan
+from .plan import CallExtern, Plan
 from .session import Session
 
 ENGINE = "pipec.runtime.engine:Engine"
@@ -40,6 +41,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
     """
     plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
     plan = plan_for(os.fspath(path), params, run)
+    if not allow_extern:
+        _refuse_externs(plan)
     return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, allow_extern=allow_extern)
 
 
@@ -180,12 +183,16 @@ class Loader:
         self._begun, self._loaded = False, True
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start. `wait_share`: of the time in the loader and its loop body, what was spent waiting."""
+        """Counts since the start. `wait_share`: of the time in the loader and its loop body, what was spent waiting.
+
+        `bad` holds (record, reason) of the last hundred bad records.
+        """
         self._usable()
-        counts = self._box.attachment.ask(Ask()).values
+        answer = self._box.attachment.ask(Ask())
+        counts = answer.values
         seen = self._box.counts()
         return {"batches": self._batches, **seen, "wait_share": seen["waited"] / self._seconds if self._seconds else 0.0,
-                "bad_records": counts.get("bad_count", 0), "producer": counts}
+                "bad_records": counts.get("bad_count", 0), "bad": list(answer.bad), "producer": counts}
 
     # -- end
 
@@ -210,6 +217,26 @@ class Loader:
 
     def __reduce__(self) -> Any:
         raise TypeError("a loader can't be sent to another process: call pipec.open there")
+
+
+def _refuse_externs(plan: Plan) -> None:
+    """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
+    waiting = [*plan.above, *plan.below]
+    while waiting:
+        segment = waiting.pop(0)
+        waiting += [inner for branch in segment.start.inputs for inner in branch]
+        for program in (segment.program, segment.start.number):
+            for step in program.steps if program is not None else ():
+                if isinstance(step, CallExtern) and program is not None:
+                    site = next((s for s in program.sites if s.number == step.site), None)
+                    raise extern_refused(step.target, Span(site.file, site.start, site.end) if site else None, plan.path, plan.texts)
+
+
+def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:
+    """E0811: the program calls `target`, and nobody said that it may."""
+    return PipeError((Problem(
+        "E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", span or Span(path, 0, 0),
+        notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))
 
 
 def _layout(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:

@@ -82,6 +82,7 @@ class Counts(msgspec.Struct, frozen=True, tag=True):
     """Producer → consumer: what the engine counted."""
 
     values: dict[str, int | float | str]
+    bad: tuple[tuple[str, str], ...] = ()      # (record, reason) of the last bad records
 
 
 Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts]

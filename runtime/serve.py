@@ -142,7 +142,9 @@ class Producer:
                         self.run.stop()
                     self.changed.notify_all()
             case Ask():
-                self.channel.send(Counts(_counts(self.engine) | {"written_bytes": self.writer.bytes if self.writer else 0}))
+                written = {"written_bytes": self.writer.bytes if self.writer else 0}
+                bad = tuple(getattr(getattr(self.engine, "stats", None), "bad", ()))
+                self.channel.send(Counts(_counts(self.engine) | written, bad))
             case _:
                 raise Gone("only Seek and Ask may follow")
 
@@ -182,7 +184,7 @@ class Producer:
 
     def _tell(self, generation: int, error: BaseException) -> None:
         if not isinstance(error, DataError):
-            lines = traceback.format_exception(error)
+            lines = "".join(traceback.format_exception(error)).splitlines()
             error = DataError("E0807", f"the producer failed: {type(error).__name__}: {error}",
                               notes=tuple(line.rstrip() for line in lines[-12:]))
         with contextlib.suppress(Gone, ValueError):
