@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..dsl.types import INTS, OBJECTS
+from ..kernels.scalar import literal
 from .loops import Buffer, Cast, Const, Expr, Load, Select
 
 
@@ -27,6 +29,11 @@ class Scalar:
 
     value: Expr
     missing: Expr | None = None
+
+
+def constant(value: Any, dtype: str) -> Const:
+    """A number as a program writes it, rounded to its dtype."""
+    return Const(float(literal(value, dtype)) if dtype in ("f16", "bf16") else value, held(dtype))
 
 
 def zero(dtype: str) -> Const:
