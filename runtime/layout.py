@@ -91,7 +91,7 @@ def plan_layout(rows: Sequence[Column], most: int, memory: int | None = None, ch
     room = available()
     usable = room.free // 2            # copies of batches that are kept, and the training itself, need some too
     if memory is None:
-        wanted = max(need, (2 * need_rows + ahead) * fixed + heaps * heap + rounding)
+        wanted = need + ahead * fixed + heaps * max(0, heap - heap_need // max(1, heaps))
         budget = max(need, min(wanted, usable, DEFAULT_BYTES))
     else:
         budget = memory
