@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -170,10 +170,12 @@ class Engine:
                 yield item[0], item[1].result()
         finally:
             stop.set()
+            running = []
             while not ahead.empty():
                 item = ahead.get_nowait()
-                if isinstance(item, tuple):
-                    item[1].cancel()
+                if isinstance(item, tuple) and not item[1].cancel():
+                    running.append(item[1])
+            wait(running)   # they write into room that the sink takes back after this
 
     def _judge(self, chunk: Chunk) -> Failure | None:
         """Count bad records; the failure that ends the run, if one does."""
