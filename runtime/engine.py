@@ -248,9 +248,18 @@ class Engine:
         return over, True
 
     def _run_rows(self, epoch: int, start: int, skip: int, sink: Sink) -> None:
+        for block in self._blocks(epoch, start, skip):
+            room = sink.reserve(len(block))
+            if room is None:
+                raise Stopped
+            sink.commit(room, len(block), self._write(room, block))
+
+    def _blocks(self, epoch: int, start: int, skip: int) -> Iterator[list[Row]]:
+        """Rows to deliver, some at a time; what came before a bad record is delivered before it is raised."""
         replay = bool(self.later or self.plan.above[0].takes)
         block: list[Row] = []
         size = 0
+        failed: DataError | None = None
         try:
             for done, row in enumerate(self.rows_of(epoch, 0 if replay else start), 1):
                 if replay:
@@ -261,20 +270,14 @@ class Engine:
                 block.append(row)
                 size += sum(_bytes(v) for v in row.fields.values())
                 if len(block) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
-                    self._deliver(block, sink)
+                    yield block
                     block, size = [], 0
-        except DataError:
-            self._deliver(block, sink)   # what came before the bad record
-            raise
-        self._deliver(block, sink)
-
-    def _deliver(self, rows: list[Row], sink: Sink) -> None:
-        if not rows:
-            return
-        room = sink.reserve(len(rows))
-        if room is None:
-            raise Stopped
-        sink.commit(room, len(rows), self._write(room, rows))
+        except DataError as error:
+            failed = error
+        if block:
+            yield block
+        if failed is not None:
+            raise failed
 
     def _write(self, room: Reservation, rows: list[Row]) -> dict[str, list[NDArray[Any]]]:
         """Fixed columns into the room; the others are returned for the sink to place."""
