@@ -1,4 +1,4 @@
-"""The `pipec` command. Exit status: 0 fine, 1 the data, 2 the program or the command line, 130 Ctrl-C."""
+"""The `pipec` command. Exit status: 0 fine, 1 the data, 2 the program or the command line, 3 a mistake in pipec, 130 Ctrl-C."""
 from __future__ import annotations
 
 import argparse
@@ -17,15 +17,15 @@ class UsageError(Exception):
 
 def parser() -> argparse.ArgumentParser:
     """All commands. FILE is `train.pipe` or, for one of several pipelines, `train.pipe:val`."""
-    top = argparse.ArgumentParser(prog="pipec", description=DESCRIPTION)
+    top = argparse.ArgumentParser(prog="pipec", description=DESCRIPTION, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"pipec {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help_: str, *, program: bool = True) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".")
+        sub = commands.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".", allow_abbrev=False)
         sub.add_argument("--plain", action="store_true", help="no colours, no progress bars")
         if program:
-            sub.add_argument("file", metavar="FILE", help="a program; FILE:NAME runs the pipeline NAME")
+            sub.add_argument("file", metavar="FILE", help="a program; FILE:NAME is its pipeline NAME")
             sub.add_argument("settings", nargs="*", metavar="name=value", help="params of the program")
         return sub
 
@@ -47,67 +47,106 @@ def parser() -> argparse.ArgumentParser:
     run = command("run", "run a program without a training loop and measure it")
     _running(run)
     run.add_argument("--interpret", action="store_true", help="run the reference evaluator instead of machine code")
-    run.add_argument("--epochs", type=int, default=1, metavar="N")
-    run.add_argument("--batches", type=int, metavar="N", help="stop after N batches")
-    run.add_argument("--bad", action="store_true", help="list every bad record at the end")
+    run.add_argument("--epochs", type=_count, default=1, metavar="N")
+    run.add_argument("--batches", type=_count, metavar="N", help="stop after N batches")
+    run.add_argument("--bad", action="store_true", help="list the bad records at the end")
 
     show = command("show", "look at values: a contact sheet, or all fields of one record")
     _running(show)
-    show.add_argument("-n", type=int, default=16, metavar="N", help="records on the sheet")
-    show.add_argument("-o", "--output", default="sheet.png", metavar="PNG")
-    show.add_argument("--record", type=int, metavar="P", help="print the fields of the record at position P")
+    show.add_argument("-n", type=_count, default=16, metavar="N", help="records on the sheet")
+    show.add_argument("-o", "--output", metavar="PNG", help="default: sheet.png, or the field's name")
+    show.add_argument("--record", type=_place, metavar="P", help="print the fields of the record at position P")
     show.add_argument("--field", action="append", metavar="NAME", help="only this field; an image is also written to PNG")
-    show.add_argument("--epoch", type=int, default=0, metavar="E")
+    show.add_argument("--epoch", type=_place, default=0, metavar="E")
 
-    new = command("new", "write a first program for data: tar shards, class folders, .npz", program=False)
+    new = command("new", "write a first program for data: tar shards, class folders, .npz, .npy", program=False)
     new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
     new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
     return top
 
 
 def _running(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--threads", type=int, metavar="N", help="worker threads; default: one per core")
-    sub.add_argument("--memory", metavar="SIZE", help="of the ring, such as 512MB or 2GB")
+    sub.add_argument("--threads", type=_count, metavar="N", help="worker threads; default: one per core")
+    sub.add_argument("--memory", type=_size, metavar="SIZE", help="of the ring, such as 512MB or 2GB")
     sub.add_argument("--allow-extern", action="store_true", help="let the program run its `extern fn`, Python code of yours")
 
 
+def _count(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _place(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number < 1 << 31:
+        raise argparse.ArgumentTypeError(f"`{text}` is no whole number from {least} on")
+    return number
+
+
+def _size(text: str) -> int:
+    from ..runtime.limits import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line; returns the exit status and never raises."""
+    """Carry out a command line; returns the exit status. argparse alone leaves by SystemExit."""
     top = parser()
     arguments, rest = top.parse_known_args(argv)
     if hasattr(arguments, "settings"):   # params may stand behind options too
-        arguments.settings += [r for r in rest if "=" in r and not r.startswith("-")]
-        rest = [r for r in rest if r not in arguments.settings]
+        given = [r for r in rest if "=" in r and not r.startswith("-")]
+        arguments.settings += given
+        rest = [r for r in rest if r not in given]
     if rest:
-        top.error(f"{arguments.command} doesn't know {' '.join(rest)}")
+        unknown = ", ".join(f"`{r}`" for r in rest)
+        top.exit(2, f"pipec {arguments.command} doesn't know {unknown}; `pipec {arguments.command} --help` lists what it knows\n")
+    try:
+        return _reported(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:                # `pipec dump … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _reported(arguments: argparse.Namespace) -> int:
+    """The command's exit status; what it raises goes to stderr in words."""
     from ..dsl.problems import PipeError
     from ..runtime.errors import DataError
+    from .report import data_text, mistake_text, report_program
 
-    colour = not arguments.plain and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    colour = colours(arguments)
     try:
         return _dispatch(arguments)
     except PipeError as error:
-        return _report_program(error, arguments, colour)
+        report_program(error, getattr(arguments, "format", "text"), colour)
+        return 2
     except DataError as error:
-        from .report import data_text
-
         print(data_text(error, colour), file=sys.stderr)
         return 1
     except UsageError as error:
-        print(f"pipec {arguments.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        text, status = str(error), 2
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        print(f"pipec {arguments.command}: not enough memory", file=sys.stderr)
-        return 1
+        raise
     except OSError as error:
-        told = f"`{error.filename}`: {error.strerror}" if error.filename else str(error)
-        print(f"pipec {arguments.command}: {told}", file=sys.stderr)
-        return 1
+        text, status = f"`{error.filename}`: {error.strerror}" if error.filename else str(error), 1
+    except MemoryError:
+        text, status = "not enough memory", 1
+    except Exception as error:
+        if "PIPEC_DEBUG" in os.environ:
+            raise
+        text, status = mistake_text(error), 3
+    print(f"pipec {arguments.command}: {text}", file=sys.stderr)
+    return status
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:
@@ -131,18 +170,9 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             return new(arguments)
 
 
-def _report_program(error: object, arguments: argparse.Namespace, colour: bool) -> int:
-    from ..dsl.problems import PipeError
-    from ..dsl.render import render, to_json
-
-    assert isinstance(error, PipeError)
-    if getattr(arguments, "format", "text") == "json":
-        print(to_json(error.problems, error.texts))
-    else:
-        print(render(error.problems, error.texts, color=colour), file=sys.stderr)
-        count = len(error.problems)
-        print(f"\n{count} problem{'s' if count > 1 else ''}; `pipec explain {error.problems[0].code}` says more", file=sys.stderr)
-    return 2
+def colours(arguments: argparse.Namespace) -> bool:
+    """May errors be coloured?"""
+    return not arguments.plain and sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
 def split_file(file: str) -> tuple[str, str | None]:

@@ -2,48 +2,63 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from . import UsageError, settings_of, split_file
+from . import UsageError
+from .run import checked_program, makes_batches, open_program
 
 
 def show(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         return _record(arguments)
+    if arguments.field:
+        raise UsageError("--field goes with --record")
     from .sheet import contact_sheet
 
+    output = arguments.output or "sheet.png"
+    _writable(output)
     records = list(_records(arguments))
     if not records:
         print("no records")
         return 1
-    picture = contact_sheet(records)
-    try:
-        picture.save(arguments.output, "PNG")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"`{arguments.output}` can't be written: {error}") from None
-    print(f"{arguments.output}: {len(records)} records")
+    _save(contact_sheet(records), output)
+    print(f"{output}: {len(records)} record{'s' if len(records) > 1 else ''}")
     return 0
+
+
+def _writable(path: str) -> None:
+    """Say before the work, not after it, that a file can't be written there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UsageError(f"`{path}` is a folder: -o names a PNG file")
+    if not os.path.isdir(folder):
+        raise UsageError(f"`{path}` can't be written: there is no folder `{folder}`")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"`{path}` can't be written: permission denied")
+
+
+def _save(picture: Image.Image, path: str) -> None:
+    try:
+        picture.save(path, "PNG")
+    except OSError as error:
+        raise UsageError(f"`{path}` can't be written: {error.strerror or error}") from None
 
 
 def _records(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The first n records as compiled code delivers them, batches taken apart."""
-    from ..runtime.loader import open as open_loader
-
-    if arguments.n < 1:
-        raise UsageError("-n is 1 or more")
-    path, pipeline = split_file(arguments.file)
-    loader = open_loader(path, threads=arguments.threads, as_="numpy", memory=arguments.memory, run=pipeline,
-                         allow_extern=arguments.allow_extern, **settings_of(arguments.settings))
     left = arguments.n
-    with loader:
+    with open_program(arguments) as loader:
         loader.set_epoch(arguments.epoch)
+        batched = makes_batches(loader.plan)
         for batch in loader:
-            for record in apart(batch._asdict()):
+            fields = batch._asdict()
+            for record in apart(fields) if batched else (fields,):
                 yield {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in record.items()}
                 left -= 1
                 if left == 0:
@@ -53,50 +68,82 @@ def _records(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def apart(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The records of a batch; fields that don't have the batch's first dimension go with each."""
     sizes = [len(v) for v in batch.values() if isinstance(v, list) or np.ndim(v)]
-    if not sizes or len(set(sizes)) > 1 or all(np.ndim(v) == 3 for v in batch.values() if np.ndim(v)):
+    if not sizes:
         yield dict(batch)
         return
-    for i in range(sizes[0]):
-        yield {name: v[i] if isinstance(v, list) or np.ndim(v) else v for name, v in batch.items()}
+    count = max(set(sizes), key=sizes.count)
+    for i in range(count):
+        yield {name: v[i] if (isinstance(v, list) or np.ndim(v)) and len(v) == count else v for name, v in batch.items()}
 
 
 def _record(arguments: argparse.Namespace) -> int:
     """All fields of one record before, between and after the program's lines, by the reference evaluator."""
-    from ..compiler.check import check
-    from ..compiler.evaluate import record
+    from ..compiler.evaluate import named_record
 
-    path, pipeline = split_file(arguments.file)
-    program = check(path, settings_of(arguments.settings), pipeline)
-    fields = record(program, arguments.record, arguments.epoch)
+    program = checked_program(arguments)
+    try:
+        name, fields = named_record(program, arguments.record, arguments.epoch)
+    except LookupError as error:
+        raise UsageError(str(error)) from None
     wanted = arguments.field or list(fields)
-    for name in wanted:
-        if name not in fields:
-            raise UsageError(f"there is no field `{name}`; there are: {', '.join(fields)}")
-        print(f"{name}: {described(fields[name])}")
-    for name in arguments.field or ():
-        from .sheet import as_image
-
-        image = as_image(np.asarray(fields[name])) if isinstance(fields[name], np.ndarray) else None
-        if image is not None:
-            goal = Path(arguments.output if arguments.output != "sheet.png" else f"{name}.png")
-            image.save(goal, "PNG")
-            print(f"  written to {goal}")
+    for field in wanted:
+        if field not in fields:
+            raise UsageError(f"there is no field `{field}`; there are: {', '.join(fields)}")
+    print(f"position {arguments.record:,} of epoch {arguments.epoch}: {name}")
+    width = max(len(field) for field in wanted)
+    for field in wanted:
+        print(f"  {field:<{width}}  {described(fields[field])}")
+    for field in arguments.field or ():
+        _write_field(field, fields[field], arguments)
     return 0
 
 
+def _write_field(name: str, value: Any, arguments: argparse.Namespace) -> None:
+    from .sheet import as_image
+
+    image = as_image(np.asarray(value)) if isinstance(value, np.ndarray) else None
+    if image is not None:
+        goal = arguments.output if arguments.output and len(arguments.field) == 1 else f"{name}.png"
+        _writable(goal)
+        _save(image, goal)
+        print(f"`{name}` as an image: {goal}")
+
+
 def described(value: Any) -> str:
-    """A value in one or two lines: type, range and the first elements."""
+    """A value in one line: type, range and the first elements; `?` where one is missing."""
     if isinstance(value, bytes):
-        return f"{len(value):,} bytes, {value[:16]!r}…"
+        return f"{len(value):,} bytes: {value[:12].hex(' ')}{' …' if len(value) > 12 else ''}"
     if isinstance(value, str):
         return repr(value if len(value) < 200 else value[:200] + "…")
-    array: NDArray[Any] = np.asarray(value)
+    if value is None:
+        return "missing"
+    array: NDArray[Any] = np.ma.asarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    if array.dtype == object:
+        return ", ".join(described(v) for v in array.ravel()[:4]) + (" …" if array.size > 4 else "")
+    dtype = type_name(array.dtype)
     if array.ndim == 0:
-        return f"{array.dtype} {array}"
-    shape = "×".join(map(str, array.shape))
+        return f"{dtype} {_number(array)}"
+    head = f"{dtype}[{', '.join(map(str, array.shape))}]"
     if array.size == 0:
-        return f"{array.dtype} [{shape}]"
-    head = ", ".join(f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in array.ravel()[:8])
-    wide = array.astype(np.float64) if array.dtype.kind not in "bOSU" else None
-    spread = f", {wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}" if wide is not None else ""
-    return f"{array.dtype} [{shape}]{spread}: {head}{' …' if array.size > 8 else ''}"
+        return head
+    first = ", ".join(_number(v) for v in array.ravel()[:6]) + (" …" if array.size > 6 else "")
+    if array.dtype.kind == "b" or array.size <= 6:
+        return f"{head}  {first}"
+    wide = array.astype(np.float64)
+    return f"{head}  {_number(array.min())} to {_number(array.max())}, mean {wide.mean():.4g}: {first}"
+
+
+def _number(value: Any) -> str:
+    if value is np.ma.masked or np.ma.is_masked(value):
+        return "?"
+    item = np.asarray(value)
+    if item.dtype.kind == "b":
+        return "true" if item else "false"
+    return f"{float(item):.4g}" if item.dtype.kind == "f" or item.dtype.name == "bfloat16" else str(item)
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """A dtype as programs write it."""
+    if dtype.name == "bfloat16":
+        return "bf16"
+    return "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"

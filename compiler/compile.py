@@ -125,7 +125,7 @@ class _Lowering:
                                         f"sources that can: {', '.join(READABLE)}")
                 options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
                            "options": start["options"], "span": _span(self.program.spans.get(start, ())),
-                           "columns_spans": self._column_spans(start)}
+                           "columns_spans": column_spans(self.program, start)}
                 return plans.Start("source", options)
             case "each":
                 return plans.Start("each", {"fields": start["fields"]})
@@ -144,13 +144,6 @@ class _Lowering:
         span = _first(self.program.spans.get(stage, ())) or Span(self.program.path, 0, 0)
         return PipeError((Problem("E0513", title, span, notes=notes),), dict(self.program.texts))
 
-    def _column_spans(self, source: Node) -> dict[str, tuple[str, int, int]]:
-        """Where the schema declares each field that is read."""
-        types = dict(source.type.parts)
-        named = {n["name"]: _span(spans) for n, spans in reversed(self.program.spans.items())
-                 if n.op == "field" and n["name"] in types and n.type.dtype == types[n["name"]].dtype}
-        return {name: span for name, span in named.items() if span is not None}
-
     def _batch(self, name: str, start: Node) -> plans.Start:
         given = dict(zip(start["has"], start.args[1:], strict=True))
         options: dict[str, Any] = {"has": start["has"], "whole": start["whole"], "edges": start["edges"]}
@@ -161,6 +154,14 @@ class _Lowering:
             options["by"] = given["by"]["name"]
         numbers = {n: v for n, v in given.items() if n != "by"}
         return plans.Start("batch", options, self._frame(f"{name}_n", numbers, []))
+
+
+def column_spans(program: Program, source: Node) -> dict[str, tuple[str, int, int]]:
+    """Where the schema declares each field that a source gives."""
+    types = dict(source.type.parts)
+    named = {n["name"]: _span(spans) for n, spans in reversed(program.spans.items())
+             if n.op == "field" and n["name"] in types and n.type.dtype == types[n["name"]].dtype}
+    return {name: span for name, span in named.items() if span is not None}
 
 
 def _first(spans: Sequence[Span]) -> Span | None:

@@ -5,6 +5,7 @@ every field of one source record. Only fields that something emitted needs are c
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from ..runtime.errors import DataError, Where
 from .evaluate_frames import Record, batch, child, each, pack, stack, window
 from .evaluate_values import Cells, Evaluator, Frame, cells_of, constant
 from .graph import Node, Program, children
+from .prune import simplest
 
 __all__ = ["constant", "evaluate", "record"]
 FOREVER = 1 << 50   # positions of an endless stream
@@ -38,27 +40,33 @@ def evaluate(
 
 
 def record(program: Program, position: int, epoch: int = 0) -> dict[str, Any]:
-    """The fields that the record at a source position has before it is stacked with others."""
-    first = next(n for n in _chain(program.emit) if n.op in ("map", "source") and _first_frame(n))
-    run = Run(program, epoch, position, {})
+    """The fields that the record at a source position has before it is stacked with others.
+
+    Raises DataError where it is bad, also under `skip_bad`, and LookupError where it is left out or isn't there.
+    """
+    return named_record(program, position, epoch)[1]
+
+
+def named_record(program: Program, position: int, epoch: int = 0) -> tuple[str, dict[str, Any]]:
+    """The record's name for people and its fields, as `record`."""
+    first = _first_frame(program.emit)
+    run = Run(program, epoch, position, {}, strict=True)
     run.need(first, {name for name, _ in first.type.parts})
-    made = next(run.segment(first))
-    return {name: _plain(cells) for name, cells in made.fields.items()}
+    made = next(run.segment(first), None)
+    if made is None:
+        raise LookupError(f"the epoch has no record at position {position:,} or after it")
+    if made.position != position:
+        raise LookupError(f"the record at position {position:,} is left out by `where`; the next that stays is at {made.position:,}")
+    return made.name, {name: _plain(cells) for name, cells in made.fields.items()}
 
 
-def _chain(n: Node) -> list[Node]:
-    """The stream nodes from the source on, along first args."""
-    out = [n]
-    while out[-1].args and out[-1].op != "source":
-        out.append(out[-1].args[0])
-    return out[::-1]
-
-
-def _first_frame(n: Node) -> bool:
-    at = n.args[0] if n.op == "map" else n
-    while at.op in SAME_FRAME:
-        at = at.args[0]
-    return at.op == "source" and n.op == "map"
+def _first_frame(emit: Node) -> Node:
+    """The end of the frame that begins at the (first) source."""
+    chain = [emit]
+    while chain[-1].args and chain[-1].op != "source":
+        chain.append(chain[-1].args[0])
+    frame = list(itertools.takewhile(lambda n: n.op in ("source", "map") or n.op in SAME_FRAME, reversed(chain)))
+    return next((n for n in frame if n.op == "map"), frame[-1])
 
 
 def _plain(cells: Cells) -> Any:
@@ -88,8 +96,10 @@ def fields_in(*roots: Node) -> set[str]:
 class Run:
     """One epoch of one program."""
 
-    def __init__(self, program: Program, epoch: int, start: int, params: Mapping[str, Any]):
-        self.program, self.epoch, self.start = program, epoch, start
+    def __init__(self, program: Program, epoch: int, start: int, params: Mapping[str, Any],
+                 strict: bool = False):
+        """`strict`: a bad record raises, also under `skip_bad`."""
+        self.program, self.epoch, self.start, self.strict = program, epoch, start, strict
         self.params = {p.name: p.value for p in program.params} | dict(params)
         self.needed: dict[Node, set[str]] = {}
         self.sources: dict[Node, Source] = {}
@@ -167,7 +177,7 @@ class Run:
 
     def _judged(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Unread, start: Node) -> Record | None:
         """The record after its frame's stages and map; None if it leaves. A bad one raises, or is counted."""
-        at_most = next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
+        at_most = None if self.strict else next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
         try:
             if isinstance(r, DataError):
                 raise r
@@ -208,7 +218,8 @@ class Run:
     def source(self, n: Node) -> Source:
         """The opened source; of its columns only those that are needed."""
         if n not in self.sources:
-            columns = [c for c in n["columns"] if c[0] in self.needed[n]]
+            names = self.needed[n] or {simplest(dict(n.type.parts))}   # where nothing is needed, records still count
+            columns = [c for c in n["columns"] if c[0] in names]
             try:
                 self.sources[n] = open_source(n["kind"], n["paths"], dict(n["options"]), columns)
             except SourceError as error:
@@ -270,7 +281,7 @@ class Run:
         id = int(source.ids(np.array([index]))[0])
         types = dict(n.type.parts)
         try:
-            values = source.read(index) if self.needed[n] else {}
+            values = source.read(index)
             fields = {f: cells_of(values[f], types[f]) for f in values if f in types}
         except BadRecord as bad:
             return replace(self.fail(bad.code, bad.reason, n), label=bad.label, record=name)
