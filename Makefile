@@ -17,7 +17,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 
 types: $(STAMP)
-	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p pipec
+	mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/pipec
+	MYPYPATH=$(VENV)/types $(BIN)/mypy -p pipec
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks W1

@@ -76,7 +76,7 @@ def _decoded(data: Any, cut: str) -> tuple[Any, int]:
         begins = f"begins with {data[:8].hex(' ')}"
         raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
     try:
-        import soundfile  # type: ignore[import-not-found]
+        import soundfile
     except (ImportError, OSError):
         raise bad(f"reading {kind or 'MP3 sound'} needs the package soundfile (pip install soundfile)") from None
     try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import simplejpeg  # type: ignore[import-untyped]
+import simplejpeg
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from .imagefile import Header, article, bad, ends_early, jpeg_scans_complete, read_header, sniff

@@ -235,7 +235,7 @@ def open_source(kind: str, paths: Sequence[str], options: Mapping[str, Any], col
     """
     from . import arrays, folder, tar
 
-    kinds = {"tar": tar.TarSource, "folder": folder.FolderSource, "npz": arrays.ArraySource, "npy": arrays.ArraySource}
+    kinds: dict[str, Any] = {"tar": tar.TarSource, "folder": folder.FolderSource, "npz": arrays.ArraySource, "npy": arrays.ArraySource}
     if kind not in kinds:
         raise SourceError("E0810", f"`{kind}` sources can be checked but not read yet",
                           (f"sources that run: {', '.join(sorted(kinds))}",))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from .plan import Column, Plan
 from .segments import Later
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 32, 1 << 18   # of rows put together one by one
-HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()))
+HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()), Column("_count", "i64", ()))
 
 
 class Reservation(Protocol):
@@ -123,7 +124,7 @@ class Engine:
                 room = sink.reserve(count)
                 if room is None:
                     raise Stopped
-                yield room, lambda first=first, count=count, room=room: task(first, count, room)  # type: ignore[misc]
+                yield room, partial(task, first, count, room)
 
         for room, chunk in self._in_order(tasks()):
             assert room is not None
@@ -216,11 +217,9 @@ class Engine:
     def _kept_rows(self, start: int) -> Iterator[Row]:
         step = self.chunk()
         feed = self.feed
-        ranges = [(f, min(step, feed.length - f)) for f in range(start, feed.length, step)] if feed.length < 1 << 40 else None
-        pairs = ranges if ranges is not None else ((f, step) for f in range(start, feed.length, step))
-        tasks = ((None, lambda f=f, c=c: feed.run(f, c)) for f, c in pairs)  # type: ignore[misc]
+        tasks = ((None, partial(feed.run, f, min(step, feed.length - f))) for f in range(start, feed.length, step))
         left = [n for _, n in self.plan.above[0].takes]
-        for _, chunk in self._in_order(iter(tasks)):
+        for _, chunk in self._in_order(tasks):
             bad = self._judge(chunk)
             kept = set(int(r) for r in chunk.kept)
             rows = iter(chunk.rows)
@@ -294,7 +293,7 @@ class Engine:
                     place[r] = value
             else:
                 ragged[column.name] = values
-        _write_numbers(room, [r.id for r in rows], [r.next for r in rows], [r.skip for r in rows])
+        _write_numbers(room, [r.id for r in rows], [r.next for r in rows], [r.skip for r in rows], [r.count for r in rows])
         return ragged
 
 
@@ -316,10 +315,11 @@ def _requires(steps: tuple[Any, ...]) -> bool:
 
 def _write_hidden(room: Reservation, chunk: Chunk) -> None:
     if len(chunk.kept):
-        _write_numbers(room, chunk.ids[chunk.kept], chunk.positions[chunk.kept] + 1, [0] * len(chunk.kept))
+        count = len(chunk.kept)
+        _write_numbers(room, chunk.ids[chunk.kept], chunk.positions[chunk.kept] + 1, [0] * count, [1] * count)
 
 
-def _write_numbers(room: Reservation, ids: Any, nexts: Any, skips: Any) -> None:
+def _write_numbers(room: Reservation, *numbers: Any) -> None:
     """The hidden columns of consecutive rows."""
-    for name, numbers, dtype in (("_id", ids, np.uint64), ("_next", nexts, np.int64), ("_skip", skips, np.int64)):
-        view(room.address[name], (len(numbers),), np.dtype(dtype))[:] = numbers
+    for column, values in zip(HIDDEN, numbers, strict=True):
+        view(room.address[column.name], (len(values),), DTYPES[column.dtype])[:] = values

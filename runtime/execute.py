@@ -78,7 +78,8 @@ class Bump:
         if start + size > len(self.block):
             return np.empty(shape, dtype)
         self.used = start + size
-        return self.block[start : start + size].view(dtype).reshape(shape)
+        taken: NDArray[Any] = self.block[start : start + size].view(dtype).reshape(shape)
+        return taken
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,12 @@ class Runner:
             if arg.writes:
                 continue
             if arg.kind == "size":
-                table[:, j] = held.sizes[:, arg.axis] if held.sizes is not None else self.slots[arg.slot].dims[arg.axis]
+                known = self.slots[arg.slot].dims[arg.axis] or 0
+                table[:, j] = held.sizes[:, arg.axis] if held.sizes is not None else known
             else:
-                table[:, j] = held.at if arg.kind == "data" else held.mask
+                at = held.at if arg.kind == "data" else held.mask
+                assert at is not None
+                table[:, j] = at
         self._launch(self.kernels[step.kernel], table, frames.status)
         for j, arg in enumerate(step.args):
             if not arg.writes:

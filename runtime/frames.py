@@ -5,7 +5,7 @@ A `Row` holds one record's fields as NumPy arrays and scalars, bytes, texts, or 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ from .order import child_ids
 
 @dataclass
 class Row:
-    """A record. A run resumed at position `next`, leaving out `skip` rows, goes on right after it."""
+    """A record, or a batch of `count`. A run resumed at position `next`, leaving out `skip` rows, goes on right after it."""
 
     fields: dict[str, Any]
     id: int
     next: int
     skip: int = 0
+    count: int = 1
 
 
 def each(row: Row, names: Sequence[str]) -> Iterator[Row]:
@@ -32,7 +33,7 @@ def each(row: Row, names: Sequence[str]) -> Iterator[Row]:
     for i in range(count):
         fields = {name: _place(value, i) if name in names else value for name, value in row.fields.items()}
         last = i == count - 1
-        yield Row(fields, int(ids[i]), row.next if last else row.next - 1, 0 if last else i + 1)
+        yield Row(fields, int(ids[i]), row.next if last else row.next - 1, 0 if last else i + 1, row.count)
 
 
 def _plain(value: Any) -> Any:
@@ -80,9 +81,9 @@ def _full_with(waiting: list[Row], length: int, rule: BatchRule) -> bool:
     return longest * (len(waiting) + 1) > rule.budget
 
 
-def stack(rows: Sequence[Row], padded: Sequence[str]) -> dict[str, Any]:
-    """One array per field with the records in front; fields in `padded` are filled up to the largest, as `Gaps`."""
-    return {name: _stack([r.fields[name] for r in rows], name in padded) for name in rows[0].fields}
+def stack(rows: Sequence[Row], padded: Sequence[str], names: Collection[str]) -> dict[str, Any]:
+    """One array per field of `names`, the records in front; those in `padded` are filled up to the largest, as `Gaps`."""
+    return {name: _stack([r.fields[name] for r in rows], name in padded) for name in names}
 
 
 def _stack(values: list[Any], padded: bool) -> Any:
@@ -101,15 +102,15 @@ def _pad(values: list[Any]) -> Gaps:
     shape = (len(arrays), *np.max([a.shape for a in arrays], axis=0)) if arrays[0].ndim else (len(arrays),)
     out, mask = np.zeros(shape, arrays[0].dtype), np.ones(shape, bool)
     for i, (array, value) in enumerate(zip(arrays, values)):
-        inside = (i, *map(slice, array.shape))
+        inside: tuple[Any, ...] = (i, *(slice(n) for n in array.shape))
         out[inside] = array
         mask[inside] = value.mask if isinstance(value, Gaps) else False
     return Gaps(out, mask)
 
 
-def batch_row(rows: Sequence[Row], padded: Sequence[str]) -> Row:
-    """A batch as a row: its id is that of its first record, it ends where its last one ends."""
-    return Row(stack(rows, padded), rows[0].id, rows[-1].next, rows[-1].skip)
+def batch_row(rows: Sequence[Row], padded: Sequence[str], names: Collection[str]) -> Row:
+    """A batch of the fields `names` as a row: its id is that of its first record, it ends where its last one ends."""
+    return Row(stack(rows, padded, names), rows[0].id, rows[-1].next, rows[-1].skip, len(rows))
 
 
 def numbers_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> BatchRule:

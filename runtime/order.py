@@ -6,7 +6,7 @@ not depend on threads, ranks, restarts or consumers. Orders work on whole NumPy 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,14 +70,15 @@ class Permutation:
             return np.argsort(self.table)[indexes]
         return self._walk(indexes, self._backward)
 
-    def _walk(self, positions: Ints, step: object) -> Ints:
+    def _walk(self, positions: Ints, step: Callable[[Words], Words]) -> Ints:
         """Feistel values beyond n are permuted again until they fall inside (cycle walking)."""
-        x = step(np.asarray(positions).astype(np.uint64))  # type: ignore[operator]
+        x = step(np.asarray(positions).astype(np.uint64))
         outside = x >= self.n
         while outside.any():
-            x[outside] = step(x[outside])  # type: ignore[operator]
+            x[outside] = step(x[outside])
             outside = x >= self.n
-        return x.astype(np.int64)
+        walked: Ints = x.astype(np.int64)
+        return walked
 
     def _forward(self, x: Words) -> Words:
         left, right = x >> self.half, x & self.mask
@@ -238,7 +239,7 @@ class Balanced:
         members: dict[object, list[int]] = {}
         for position, value in enumerate(values):
             members.setdefault(value, []).append(position)
-        ordered = sorted(members, key=lambda v: (str(type(v)), v))  # type: ignore[type-var]
+        ordered = sorted(members, key=lambda v: (str(type(v)), v))
         self.members = [np.array(members[v], np.int64) for v in ordered]
 
     def at(self, positions: Ints) -> tuple[Ints, Words]:
