@@ -23,7 +23,7 @@ from ..dsl.problems import Span
 from ..dsl.types import Type
 from ..kernels import random, reduce
 from ..kernels.ops import OPERATORS, BadRecord
-from ..kernels.scalar import ARRAYS, NUMPY, SCALARS, cast, cast_overflows, overflows
+from ..kernels.scalar import ARRAYS, NUMPY, SCALARS, cast, cast_overflows, literal, overflows
 from ..runtime.errors import DataError, Where
 from .graph import Node, walk
 
@@ -174,8 +174,9 @@ class Evaluator:
     def _const(self, c: Context, n: Node) -> Cells:
         value = n["value"]
         flat = np.empty(len(value) if isinstance(value, tuple) else 1, NUMPY[n.type.dtype])
+        values = value if isinstance(value, tuple) else (value,)
         with np.errstate(over="ignore"):
-            flat[:] = value if isinstance(value, tuple) else [value]
+            flat[:] = literal(values, n.type.dtype) if flat.dtype != object else values
         return Cells(flat.reshape(tuple(n.type.dims)))
 
     def _field(self, c: Context, n: Node) -> Cells:

@@ -121,9 +121,9 @@ def _changed(value: Any, old: str, dtype: str, mode: str) -> Any:
 
 
 def _exactly(value: float, dtype: str) -> float:
-    from ..kernels.scalar import NUMPY
+    from ..kernels.scalar import literal
 
-    return float(NUMPY[dtype].type(value))
+    return float(literal(value, dtype))
 
 
 _INTEGERS: dict[str, Callable[..., Any]] = {
@@ -169,7 +169,7 @@ def _by_reference(fn: str, values: list[Any], args: tuple[Node, ...]) -> Any:
     row = scalar.SCALARS.get(fn)
     if row is None or any(a.type.dtype in OBJECTS for a in args):
         return None
-    arrays = [np.asarray(v, scalar.NUMPY[a.type.dtype]) for v, a in zip(values, args, strict=True)]
+    arrays = [scalar.literal(v, a.type.dtype) for v, a in zip(values, args, strict=True)]
     with np.errstate(all="ignore"):
         if row.overflow is not None and args[0].type.dtype in INTS and np.any(row.overflow(scalar.ARRAYS, *arrays)):
             return None

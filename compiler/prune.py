@@ -23,7 +23,7 @@ After:
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,7 +121,12 @@ def _settle(s: Node, need: Need) -> None:
         if not any(size in types[f].dims for f in need.fields if f in types) and size["field"] in types:
             need.fields.add(size["field"])
     if not need.fields & types.keys() and types:
-        need.fields.add(min(types, key=lambda f: (types[f].rank, types[f].dtype in ("bytes", "text", "path"))))
+        need.fields.add(simplest(types))
+
+
+def simplest(types: Mapping[str, Type]) -> str:
+    """The field that a frame keeps where none is needed: a scalar number if there is one."""
+    return min(types, key=lambda f: (types[f].rank, types[f].dtype in ("bytes", "text", "path")))
 
 
 def _asks(s: Node, need: Need) -> list[tuple[Node, Need]]:

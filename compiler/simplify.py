@@ -113,11 +113,9 @@ def _is_plain(n: Node) -> bool:
 
 def _array(n: Node) -> Any:
     """A constant as the reference functions take it: integers at i64."""
-    import numpy as np
+    from ..kernels.scalar import literal
 
-    from ..kernels.scalar import NUMPY
-
-    return np.asarray(n["value"]).astype(NUMPY[n.type.dtype])
+    return literal(n["value"], n.type.dtype)
 
 
 def _constant(value: Any, type: Type) -> Node:

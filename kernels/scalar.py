@@ -139,6 +139,11 @@ def _bits(x: Any, dtype: str) -> Any:
             raise TypeError(f"bits of {a} as {b}")
 
 
+def literal(value: Any, dtype: str) -> Any:
+    """Numbers as a program writes them, as an array of `dtype`; f16 and bf16 through f32."""
+    return np.asarray(value, np.float32).astype(NUMPY[dtype]) if dtype in ("f16", "bf16") else np.asarray(value, NUMPY[dtype])
+
+
 class Arrays:
     """What `loops.Builder` does for expressions, done at once to NumPy arrays."""
 

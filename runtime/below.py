@@ -102,7 +102,7 @@ class Below:
                 continue
             progress = Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count)
             fields = self._record_program(rows)
-            row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip)
+            row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip, rows.count)
             for later in self.later:
                 assert row is not None
                 row, _ = later.one(row)
@@ -153,7 +153,7 @@ def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
                 value = rows.fields[name][i]
                 mask = rows.fields.get(name + "?")
                 fields[name] = value if mask is None else Gaps(np.asarray(value), np.asarray(mask[i]))
-            yield Row(fields, int(rows.fields["_id"][i]), int(rows.fields["_next"][i]), int(rows.fields["_skip"][i]))
+            yield Row(fields, *(int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count")))
 
 
 

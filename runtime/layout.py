@@ -26,7 +26,7 @@ SHARE = 4                              # one reservation or one batch takes at m
 MOST_ROWS = 1 << 40
 DEFAULT_BYTES = 1 << 30
 DEFAULT_HEAP = 64 << 20
-HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()))
+HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()), Column("_count", "i64", ()))
 
 
 class Place(msgspec.Struct, frozen=True):

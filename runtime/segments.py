@@ -17,11 +17,6 @@ from .frames import Row, batch_row, each, groups, numbers_of, stack
 from .plan import Plan, Program, Segment, Start
 
 
-def leading(value: Any) -> int:
-    """The first dimension of a batch's field."""
-    return len(value.values) if hasattr(value, "mask") else len(value)
-
-
 class Numbers:
     """The sizes that a stage is given as expressions of open params and `epoch`: `n`, `budget`."""
 
@@ -61,8 +56,9 @@ class Sampler:
         folds = range(self.times or 1)
         chosen = [int(DRAWS["integers"].ref(self.key, np.uint64(row.id), k, 0, self.feed.length)) for k in folds]
         records = [self._record(position) for position in chosen]
-        fields = stack(records, ()) if self.times else records[0].fields
-        return Row({**row.fields, **{f"{self.name}.{n}": v for n, v in fields.items()}}, row.id, row.next, row.skip)
+        fields = stack(records, (), records[0].fields) if self.times else records[0].fields
+        return Row({**row.fields, **{f"{self.name}.{n}": v for n, v in fields.items()}}, row.id, row.next, row.skip,
+                   row.count)
 
     def _record(self, position: int) -> Row:
         chunk = self.feed.run(position, 1)
@@ -82,6 +78,8 @@ class Later:
         self.sizes: dict[str, int] = {}
         self.epoch = 0
         self.identity = is_identity(segment.program)
+        self.reads = {_field(slot) for _, slot in segment.program.outputs if slot.startswith("field.")}
+        self.reads |= {name for name, _ in segment.program.inputs}
         self.sampler = Sampler(plan, segment.start, kernels, allow_extern, params or {}) if segment.start.kind == "sample" else None
 
     def start_epoch(self, epoch: int) -> None:
@@ -121,7 +119,7 @@ class Later:
             case "batch":
                 padded = start.options.get("padded", ())
                 for group in groups(rows, numbers_of(start.options, self.sizes)):
-                    yield batch_row(group, padded)
+                    yield batch_row(group, padded, self.reads)
             case "sample":
                 assert self.sampler is not None
                 for row in rows:
@@ -133,11 +131,8 @@ class Later:
         """Run the program on one frame: the row it leaves (None if `where` drops it), requirements that held."""
         if self.identity:
             return Row({name: row.fields[_field(slot)] for name, slot in self.segment.program.outputs},
-                       row.id, row.next, row.skip), 0
-        counts = None
-        if "@count" in self.runner.slots:
-            counts = np.array([max(leading(v) for v in row.fields.values() if np.ndim(getattr(v, "values", v)))], np.int64)
-        frames = self.runner.frames(1, np.array([row.id], np.uint64), counts)
+                       row.id, row.next, row.skip, row.count), 0
+        frames = self.runner.frames(1, np.array([row.id], np.uint64), np.array([row.count], np.int64))
         for name, slot in self.segment.program.inputs:
             self.runner.give(frames, slot, [row.fields[name]])
         self.runner.run(frames)
@@ -145,7 +140,7 @@ class Later:
         passed = int(frames.passed[0])
         if frames.status[0] != 0:
             return None, passed
-        return Row(fields_of(self.runner, frames, self.segment.program, 0), row.id, row.next, row.skip), passed
+        return Row(fields_of(self.runner, frames, self.segment.program, 0), row.id, row.next, row.skip, row.count), passed
 
     def _fail(self, frames: Frames, row: Row) -> None:
         if frames.failures:
