@@ -5,9 +5,8 @@ An unchanged program isn't compiled again: its plan is kept in the user's cache 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dsl.problems import PipeError, Problem, Span
@@ -19,16 +18,20 @@ from .cut import Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program
 from .loops import Kernel
 
-Pass = Callable[[Node], Node]
+Spans = dict[Node, tuple[Span, ...]]
+Pass = Callable[[Node, Spans], Node]
 
 
 def passes() -> tuple[tuple[str, Pass], ...]:
-    """The passes over the graph, in order. Each can be left out by name and changes no value."""
+    """The passes over the graph, in order. Each can be left out by name and changes no value.
+
+    A pass gets the places that nodes come from and adds those of the nodes it makes.
+    """
     from .fuse import fuse
     from .prune import prune
     from .simplify import simplify
 
-    return (("simplify", simplify), ("prune", prune), ("fuse", fuse))
+    return (("simplify", simplify), ("prune", lambda emit, _: prune(emit)), ("fuse", lambda emit, _: fuse(emit)))
 
 
 def pass_names() -> tuple[str, ...]:
@@ -36,17 +39,24 @@ def pass_names() -> tuple[str, ...]:
 
 
 def transformed(emit: Node, without: Sequence[str] = (), until: str | None = None,
-                times: dict[str, float] | None = None) -> Node:
-    """`emit` after the passes, up to and including `until`, leaving out those named in `without`."""
+                spans: Spans | None = None) -> Node:
+    """`emit` after the passes, up to and including `until`, leaving out those named in `without`.
+
+    `spans` is kept up to date. A pass that changes what leaves the program is an error of ours, found here.
+    """
     for name, apply in passes():
         if name not in without:
-            started = time.perf_counter()
-            emit = apply(emit)
-            if times is not None:
-                times[name] = time.perf_counter() - started
+            before, emit = emit, apply(emit, {} if spans is None else spans)
+            if delivered(emit) != delivered(before):
+                raise AssertionError(f"pass {name} changed what the program delivers")
         if name == until:
             break
     return emit
+
+
+def delivered(emit: Node) -> tuple[tuple[str, str, bool, int], ...]:
+    """Name, dtype, `?` and number of dimensions of every field that leaves."""
+    return tuple((name, t.dtype, t.missing, t.rank) for name, t in emit.type.parts)
 
 
 @dataclass(frozen=True)
@@ -61,9 +71,10 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     """The plan of a checked program."""
     from .graphtext import print_graph
 
-    emit = transformed(program.emit, without)
+    spans = dict(program.spans)
+    emit = transformed(program.emit, without, spans=spans)
     parts = cut(emit)
-    lowering = _Lowering(program)
+    lowering = _Lowering(replace(program, spans=spans))
     above = tuple(lowering.segment(f"above{i}", p) for i, p in enumerate(parts.above))
     below = lowering.below(parts)
     params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
