@@ -23,9 +23,9 @@ START = """# Functions and operators
 Everything that a program can call, from the definitions themselves. This file is generated: `python docs/make_operators.py`
 writes it again. [language.md](language.md) explains heads and types; `pipec explain CODE` explains errors.
 
-In a head, a name after `:` is the type an argument must have, `= value` is what it has when it isn't given, and the part after `->` is
-the result. `any`, `num`, `int` and `float` stand for a dtype, the same one wherever the word recurs. Arguments are given in order or
-by name: `resize(img, box, 64, 64, filter="area")`.
+In a head, a name after `:` is the type an argument must have, `= value` is what it has when it isn't given, and the part
+after `->` is the result. `any`, `num`, `int` and `float` stand for a dtype, the same one wherever the word recurs. Arguments
+are given in order or by name: `resize(img, box, 64, 64, filter="area")`.
 
 - [The language's own](#the-languages-own)
 - [Draws](#draws)
@@ -35,17 +35,18 @@ by name: `resize(img, box, 64, 64, filter="area")`.
 
 ## The language's own
 
-| | |
-|---|---|
-| `sum prod mean std var min max` | of all places of a tensor, `sum(x)`, or of an expression over binders, `sum(x[i] * w[i] for i)`. `std` and `var` divide by n - 1; of a tensor `std(x, correction=0)` divides by n |
-| `any all` | of bools, likewise |
-| `argmax argmin first` | the place of the greatest, the least, the first true one, as i64. They run over one dimension or binder |
-| `concat(a, b, …)` | tensors one after the other along the first dimension |
-| `missing(x)` | is there no value: a bool, of a tensor one for each place |
-| `u8(x) … f64(x)`, `bool(x)` | the dtype's name turns numbers into it: to integers rounded half to even and kept in range, `i64(x)` cut towards zero |
+- `sum prod mean std var min max`: of all places of a tensor, `sum(x)`, or of an expression over binders,
+  `sum(x[i] * w[i] for i)`. `std` and `var` divide by n - 1; `std(x, correction=0)` divides by n.
+- `any all`: of bools, likewise.
+- `argmax argmin first`: the place of the greatest, the least, the first true one, as i64. They run over one dimension or
+  one binder.
+- `concat(a, b, …)`: tensors one after the other along the first dimension.
+- `missing(x)`: is there no value; of a tensor a bool for each place.
+- `u8(x)` and so on to `f64(x)` and `bool(x)`: numbers as that dtype. To integers they are rounded half to even and kept in
+  range, but `i64(x)` cuts towards zero.
 
-Of nothing, `sum prod any all` are 0, 1, false and true. `mean std var min max argmax argmin` of what may be empty may be missing, and so may `first`:
-write `?? value`.
+Of nothing, `sum prod any all` are 0, 1, false and true. `mean std var min max argmax argmin` of what may be empty may be
+missing, and so may `first`: write `?? value`.
 
 ## Draws
 
@@ -53,6 +54,19 @@ Written with `~`, these and every function of the library that uses them.
 
 | | |
 |---|---|
+"""
+LIBRARY = """
+## The library
+
+Written in the language itself: `dsl/std.pipe` is readable, and a function of yours with the same name takes its place.
+
+"""
+SCALAR = """
+## Scalar functions
+
+They apply to tensors of equal sizes element by element. Integers are computed in i64; a function with the result `float`
+makes them f32.
+
 """
 
 
@@ -101,8 +115,8 @@ def scalars() -> str:
         sign = SIGNS.get(scalar.name)
         call = f"{scalar.name}({', '.join(map(shown, args))})"
         if sign:
-            first, second = shown(args[0]), shown(args[-1])
-            call = re.sub(r"\b[ab]\b", lambda m: first if m[0] == "a" else second, sign)
+            places = {"a": shown(args[0]), "b": shown(args[-1])}
+            call = " ".join(places.get(word, word) for word in sign.split(" ")) if " " in sign else f"-{places['a']}"
         rows.append(f"| `{sign or scalar.head}` | {scalar.doc} | `{call}` is `{shown(result)}` |")
     return "\n".join(rows) + "\n"
 
@@ -124,10 +138,7 @@ def shown(value: Any) -> str:
 def text() -> str:
     """The whole file."""
     draws = "".join(f"| `{d.head}` | {d.doc} |\n" for d in DRAWS.values())
-    return (f"{START}{draws}\n## The library\n\nWritten in the language itself: `dsl/std.pipe` is readable, and a function of yours with "
-            f"the same name takes its place.\n\n{library()}\n## Operators\n\n{operators()}\n## Scalar functions\n\n"
-            "They apply to tensors of equal sizes element by element. Integers are computed in i64; a function with the result `float` makes\n"
-            f"them f32.\n\n{scalars()}")
+    return f"{START}{draws}{LIBRARY}{library()}\n## Operators\n\n{operators()}{SCALAR}{scalars()}"
 
 
 if __name__ == "__main__":

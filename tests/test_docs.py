@@ -14,10 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pipec.compiler.arguments import FROM_STAGES, SPECS
 from pipec.compiler.check import check
+from pipec.compiler.sources import KINDS
+from pipec.dsl.explain import codes
 from pipec.dsl.problems import PipeError
+from pipec.kernels import elementary
 from pipec.kernels.ops import OPERATORS, Registry
 from pipec.kernels.scalar import NUMPY, SCALARS
+from pipec.kernels.sources import READABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```pipe\n(.*?)^```", re.M | re.S)
@@ -91,6 +96,37 @@ def test_block(place: str, block: str) -> None:
 
 def test_there_are_blocks() -> None:
     assert len(blocks()) > 40
+
+
+def manual() -> str:
+    return (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+
+
+def test_every_stage_and_source_is_in_the_manual() -> None:
+    stages, sources = (manual().split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Stages", "Sources"))
+    assert [name for name in (*SPECS, *FROM_STAGES) if not re.search(rf"`(from )?{name}\(|`{name}`", stages)] == []
+    assert [kind for kind in KINDS if not re.search(rf"\b{kind}\b", sources)] == []
+    assert [kind for kind in READABLE if not re.search(rf"^### .*`{kind}`", sources, re.M)] == []
+
+
+def test_errors_in_the_manual_are_those_of_the_source() -> None:
+    """The table of accuracies is the one that kernels/elementary.py states."""
+    assert elementary.__doc__
+    stated = {m[1]: (m[2], m[3]) for m in re.finditer(r"(\w+) +(\d\.\d\d) +(\d\.\d\d)", elementary.__doc__)}
+    shown = {m[1]: (m[2], m[3]) for m in re.finditer(r"`(\w+)` \| (\d\.\d\d) \| (\d\.\d\d)", manual())}
+    assert len(shown) > 20 and shown == stated
+
+
+def test_codes_and_links_lead_somewhere() -> None:
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        assert set(re.findall(r"\bE0\d{3}\b", text)) <= set(codes()), path.name
+        headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if target.startswith("#"):
+                assert target[1:] in headings, f"{path.name}: {target}"
+            elif "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
 def generator() -> ModuleType:
