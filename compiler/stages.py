@@ -40,7 +40,7 @@ batch     stream, n?, by?, budget?  has       which of ("n", "by", "budget") are
                                     whole     bool: a smaller last batch is left out; the new first dim is n itself
                                     pad       bool: fields whose size differs are padded to the largest and become `?`
                                     edges     tuple of ints, rising: batches hold records with the same
-                                              bisect_left(edges, by); () without edges: sorted in batches of like length
+                                              bisect_left(edges, by); () with `budget`: batches in the order of records
 window    stream, n, stride         rest      "keep" (smaller last ones, dim `count`) | "drop" (dim n)
                                     pad       bool: the last one is filled up with missing places (dim n, every field `?`)
 pack      stream, n, by             open      int, rows open at once; fields (whose first dim is `by`) are laid end to
@@ -389,6 +389,9 @@ class Stages:
         if by is None and (budget is not None or "edges" in given):
             self.reader.bad(call.span, f"`{'budget' if budget is not None else 'edges'}` needs `by`, a record's length",
                             "not given", ("for example: batch(32, by=length, edges=[100, 200])",))
+        if by is not None and n is not None and "edges" not in given:
+            self.reader.bad(given.spans["by"], "`by` needs `edges`, the lengths at which one kind of batch ends and the next begins",
+                            "", ("for example: batch(32, by=length, edges=[100, 200])", "or a `budget` of places instead of n"))
         if budget is not None and whole:
             self.reader.bad(given.spans["whole"], "a batch by `budget` has no set number of records, so none is whole")
             whole = False

@@ -156,6 +156,8 @@ class Facts:
                 return int(n["value"]), int(n["value"])
             case "var" | "extent" | "count":
                 return 0, LONGEST
+            case "draw" if n["dist"] == "integers":
+                return self.interval(n.args[0])[0], self.interval(n.args[1])[1] - 1
             case "select":
                 a, b = self.interval(n.args[1]), self.interval(n.args[2])
                 return min(a[0], b[0]), max(a[1], b[1])
@@ -178,6 +180,8 @@ class Facts:
     def _element(self, n: Node) -> Interval:
         if n.op == "build":
             return self.interval(n.args[0])
+        if n.op == "draw" and n["dist"] == "permutation":
+            return 0, LONGEST
         if n.op == "const" and n.type.dtype in INTS and n["value"]:
             return min(n["value"]), max(n["value"])
         return INT_RANGE.get(n.type.dtype, EVERYTHING)

@@ -83,6 +83,9 @@ class ArraySource:
         """The array as the schema says; a column of shape (n, 1) serves a scalar field."""
         word, _, dims = type_text.partition("[")
         wanted = numpy_dtype(word.rstrip("?"))
+        if wanted is None:
+            raise SourceError("E0602", f"`{name}` of `{path}` can't be read as {type_text}: NumPy files hold no {word}",
+                              ("read it as u16 or f32",), field)
         sizes = [d.strip() for d in dims.rstrip("]").split(",")] if dims else []
         if array.dtype != wanted:
             raise SourceError("E0602", f"`{name}` of `{path}` holds {array.dtype}, the schema says {type_text}",

@@ -204,6 +204,8 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
         array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError, MemoryError) as error:
         raise BadRecord("E0801", f"{what} is no .npy array: {str(error)[:80]}") from None
+    if word not in INTEGERS and word not in FLOATS and word != "bool":
+        raise BadRecord("E0801", f"{what} can't be read as {type_text}: .npy files hold no {word}")
     wanted = np.dtype(bool if word == "bool" else _numpy_name(word))
     if array.dtype != wanted:
         raise BadRecord("E0801", f"{what} holds {array.dtype}, the schema says {type_text}")

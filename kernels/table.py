@@ -17,6 +17,8 @@ def _running(x: Any, step: str) -> Any:
     """x[0], x[0] ∘ x[1], …: integers in i64, f16 and bf16 in f32, from the first to the last."""
     name = _NAMES[x.dtype]
     wide = x.astype(scalar.NUMPY[_WIDE.get(name, "i64")])
+    if step in ("add", "mul") and wide.dtype == np.int64:
+        return scalar.cast(_saturating(wide, step), name, "round")
     if step in ("add", "mul"):
         ufunc = np.add if step == "add" else np.multiply
         with np.errstate(all="ignore"):
@@ -27,6 +29,15 @@ def _running(x: Any, step: str) -> Any:
     return scalar.cast(out, name, "round")
 
 
+def _saturating(wide: Any, step: str) -> Any:
+    """Running sums or products that stay at the ends of i64 instead of passing them."""
+    out, total = wide.copy(), int(wide[0]) if len(wide) else 0
+    for i in range(1, len(wide)):
+        exact = total + int(wide[i]) if step == "add" else total * int(wide[i])
+        out[i] = total = min(max(exact, -(2**63)), 2**63 - 1)
+    return out
+
+
 def _lower_running(k: Any, out: Any, x: Any, step: str) -> None:
     wide = _WIDE.get(x.dtype, "i64")
     mode = "exact" if x.dtype in _WIDE else "round"
@@ -34,13 +45,22 @@ def _lower_running(k: Any, out: Any, x: Any, step: str) -> None:
         total = k.let(k.cast(x[0], wide), "total")
         k.store(out, (0,), k.cast(total, x.dtype, mode))
         with k.loop(x.dims[0], "i", 1) as i:
-            k.set(total, k.call(step, total, k.cast(x[i], wide)))
+            value = k.let(k.cast(x[i], wide), "value")
+            k.set(total, _saturated(k, step, total, value) if wide == "i64" and step in ("add", "mul") else k.call(step, total, value))
             k.store(out, (i,), k.cast(total, x.dtype, mode))
+
+
+def _saturated(k: Any, step: str, total: Any, value: Any) -> Any:
+    past = scalar.SCALARS[step].overflow
+    assert past is not None
+    negative = (value < 0) if step == "add" else ((total < 0).ne(value < 0))
+    limit = k.select(negative, k.let(-(2**63)), k.let(2**63 - 1))
+    return k.select(past(k, total, value), limit, k.call(step, total, value))
 
 
 @op("cumsum(x: num[n]) -> num[n]")
 class cumsum:
-    """Sums of the first 1, 2, 3, … elements. Integers are added in i64 and saturate in their own width."""
+    """Sums of the first 1, 2, 3, … elements. Integers are added in i64, where sums stop at the ends, and saturate in their own width."""
 
     def ref(x: Any) -> Any:
         return _running(x, "add")
@@ -53,7 +73,7 @@ class cumsum:
 
 @op("cumprod(x: num[n]) -> num[n]")
 class cumprod:
-    """Products of the first 1, 2, 3, … elements. Integers are multiplied in i64 and saturate in their own width."""
+    """Products of the first 1, 2, 3, … elements. Integers are multiplied in i64, where products stop at the ends, and saturate in their own width."""
 
     def ref(x: Any) -> Any:
         return _running(x, "mul")

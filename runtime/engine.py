@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .errors import DataError
 from .execute import DTYPES, Failure, Gaps, Kernel, Target, view
-from .feed import Chunk, Feed
+from .feed import FOREVER, Chunk, Feed
 from .frames import Row
 from .plan import Column, Plan
 from .segments import Later
@@ -46,13 +46,14 @@ class Sink(Protocol):
 
 @dataclass
 class Stats:
-    """Counts of one engine; `positions` of the epoch, `bad` holds the last hundred (record, reason) pairs."""
+    """Counts of one engine; `positions` of the epoch, `bad` the last hundred (epoch, record, reason) of bad records,
+    `bad_counts` their number by epoch (an engine runs ahead of who counts)."""
 
     positions: int = 0
     records: int = 0
     left_out: int = 0
-    bad_count: int = 0
-    bad: list[tuple[str, str]] = field(default_factory=list)
+    bad_counts: dict[int, int] = field(default_factory=dict)
+    bad: list[tuple[int, str, str]] = field(default_factory=list)
 
 
 class Stopped(Exception):
@@ -82,6 +83,7 @@ class Engine:
             self.feed.start_epoch(epoch)
         segment = self.plan.above[0]
         certain = not self.later and segment.at_most is None and not segment.takes
+        certain = certain and self.feed.length < FOREVER // 2
         return self.feed.length if certain and not _requires(segment.program.steps) else None
 
     def run(self, epoch: int, start: int, skip: int, sink: Sink) -> None:
@@ -91,6 +93,7 @@ class Engine:
         """
         self.feed.start_epoch(epoch)
         self.stats.positions = self.feed.length
+        self.stats.bad_counts[epoch] = 0
         for later in self.later:
             later.start_epoch(epoch)
         try:
@@ -185,10 +188,11 @@ class Engine:
             if at_most is None:
                 return failure
             position = int(chunk.positions[failure.frame])
-            self.stats.bad_count += 1
+            epoch = self.feed.epoch
+            self.stats.bad_counts[epoch] = self.stats.bad_counts.get(epoch, 0) + 1
             error = self.feed.error(failure, position)
-            self.stats.bad = [*self.stats.bad[-99:], (error.record, error.title)]
-            if self.stats.bad_count > at_most * len(self.feed.source):
+            self.stats.bad = [*self.stats.bad[-99:], (epoch, error.record, error.title)]
+            if self.stats.bad_counts[epoch] > at_most * len(self.feed.source):
                 return failure
         self.stats.left_out += len(chunk.positions) - len(chunk.kept) - len(chunk.failures)
         return None
@@ -200,9 +204,10 @@ class Engine:
             help_ = "`skip_bad(at_most=0.001)` after `from` leaves such records out and counts them"
             return DataError(error.code, error.title, error.where, error.label, error.record, error.epoch, error.position,
                              (help_,))
-        listed = tuple(f"{name}: {reason}" for name, reason in self.stats.bad[-10:])
+        listed = tuple(f"{name}: {reason}" for epoch, name, reason in self.stats.bad[-10:] if epoch == self.feed.epoch)
         total = len(self.feed.source)
-        title = f"{self.stats.bad_count} of {total:,} records are bad, more than `at_most={at_most}` allows"
+        count = self.stats.bad_counts[self.feed.epoch]
+        title = f"{count:,} of {total:,} records {'are' if count > 1 else 'is'} bad, more than `at_most={at_most}` allows"
         return DataError("E0806", title, error.where, error.title, error.record, error.epoch, error.position, listed)
 
     # --- row by row ---------------------------------------------------------------------------

@@ -405,8 +405,10 @@ class Runner:
         held.keep.append(array)
 
     def _refuse(self, frames: Frames, r: int, site: int, reason: str) -> None:
+        """A value that isn't what the program says: of an operator or source (its site says which), or the user's own."""
+        own = any(s.site == site for s in self.program.steps if isinstance(s, CallExtern))
         frames.status[r] = site or 1
-        frames.failures.append(Failure(r, site, "E0803", reason))
+        frames.failures.append(Failure(r, site, "E0811" if own else "E0803", reason))
 
     def value(self, frames: Frames, name: str, r: int, held: Held | None = None) -> Any:
         """The value of a slot in frame r: an array (a view), a NumPy scalar, bytes or text."""

@@ -101,3 +101,13 @@ def test_examples():
     for op in OPERATORS.values():
         for args, want in op.examples:
             np.testing.assert_array_equal(op.ref(*args), want)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_running_integers_stop_at_the_ends_of_i64(name):
+    for x in ([2**62, 2**62, 2**62, -5], [-(2**62), -(2**62), -(2**62), 7], [3 * 10**9, -4 * 10**9, 2, 9]):
+        x = np.array(x, np.int64)
+        want = OPERATORS[name].ref(x)
+        exact = np.cumsum(x.astype(object)) if name == "cumsum" else np.cumprod(x.astype(object))
+        assert want[1] == min(max(exact[1], -(2**63)), 2**63 - 1)
+        np.testing.assert_array_equal(lowered(OPERATORS[name], x.shape, np.int64, x), want)
