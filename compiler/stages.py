@@ -389,7 +389,7 @@ class Stages:
         if by is None and (budget is not None or "edges" in given):
             self.reader.bad(call.span, f"`{'budget' if budget is not None else 'edges'}` needs `by`, a record's length",
                             "not given", ("for example: batch(32, by=length, edges=[100, 200])",))
-        if by is not None and n is not None and "edges" not in given:
+        if by is not None and budget is None and n is not None and "edges" not in given:
             self.reader.bad(given.spans["by"], "`by` needs `edges`, the lengths at which one kind of batch ends and the next begins",
                             "", ("for example: batch(32, by=length, edges=[100, 200])", "or a `budget` of places instead of n"))
         if budget is not None and whole:
