@@ -197,6 +197,8 @@ class Ranges:
         from ..kernels.scalar import SCALARS
 
         row = SCALARS.get(fn)
+        if row is not None and row.interval is None and row.overflow is not None and n.type.dtype in INTS:
+            return Range(-INF, INF)   # of `^` and shifts it isn't known how far they reach
         if row is None or row.interval is None:
             return whole(n.type)
         low, high = row.interval(*((a.low, a.high) for a in args))

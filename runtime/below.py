@@ -33,7 +33,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where to resume after a batch; `records` were delivered by it."""
+    """Where to resume after a batch; `records` were delivered by it. Where `Below.replays`, `skip` counts batches."""
 
     next: int
     skip: int
@@ -51,6 +51,8 @@ class Below:
         self.first = Later(plan, plan.below[0], kernels, allow_extern, values)
         self.later = [Later(plan, s, kernels, allow_extern, values) for s in plan.below[1:]]
         self.stacks = self._stacks_views()
+        # What batches of like length hold back, and what `take` has counted, can't be told from a position.
+        self.replays = any(s.takes or s.start.options.get("edges") for s in plan.below)
 
     def _stacks_views(self) -> bool:
         """Can whole runs of rows go through the record program and become a batch without copies?"""
@@ -90,8 +92,8 @@ class Below:
         rows = self.first.run(_rows(reader, [c.name for c in self.plan.rows]))
         for later in self.later:
             rows = later.run(rows)
-        for row in rows:
-            yield row.fields, Progress(row.next, row.skip, 1)
+        for done, row in enumerate(rows, 1):
+            yield row.fields, Progress(0, done, 1) if self.replays else Progress(row.next, row.skip, 1)
 
     def _stacked(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
         batch = self.later[0]

@@ -380,6 +380,7 @@ class Writer:
                 return f"{name}[{start}:{stop}]", Kind(k.base, (str(stop - start), *k.dims[1:]), k.bound)
             case 9 if len(k.dims) == 1 and number and not self.batched:                     # a slice that reaches outside
                 start, more = self.number(-2, 2), self.number(3, 6)
+                more += int(k.dims[0]) if start >= 0 and k.dims[0].isdigit() else 0
                 return f"{name}[{start}:{start + more}] ?? {self.number(0, 3)}", Kind(k.base, (str(more),), max(k.bound, 3))
             case 10 if len(k.dims) > 1 and k.dims[0].isdigit():                             # a part
                 return f"{name}[{self.number(0, int(k.dims[0]) - 1)}]", Kind(k.base, k.dims[1:], k.bound)

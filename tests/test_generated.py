@@ -1,0 +1,73 @@
+"""Generated programs: what the reference delivers = what machine code delivers, whatever passes, threads and epochs.
+
+`make test` runs a few; PIPEC_GENERATED=5000 runs that many. Below stand the programs that once differed, shortened.
+"""
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pipec.compiler.check import check
+from pipec.compiler.compile import pass_names
+from programs import programs, write_data
+from running import assert_same, run_compiled, run_interpreted
+
+EXAMPLES = int(os.environ.get("PIPEC_GENERATED", "40"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("generated") / "d.npz"
+    write_data(str(path))
+    return path
+
+
+def compare(text, data, epoch=0, without=(), threads=2):
+    program = check("p.pipe", text=text.replace("{data}", str(data)), run="p")
+    reference, code = run_interpreted(program, epoch)
+    for left_out in {(), tuple(without)}:
+        got, got_code = run_compiled(program, left_out, threads, epoch)
+        assert got_code == code
+        assert_same(got, reference)
+    return reference
+
+
+@settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=False, derandomize="PIPEC_GENERATED" not in os.environ,
+          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
+@given(text=programs(), epoch=st.sampled_from((0, 1, 7)), without=st.sets(st.sampled_from(pass_names())), threads=st.integers(1, 4))
+def test_compiled_is_interpreted(data, text, epoch, without, threads):
+    compare(text, data, epoch, sorted(without), threads)
+
+
+# --- found by generated programs ------------------------------------------------------------------
+
+HEAD = """seed 11
+schema Row
+  n: i64
+  h: f16
+  size: i32
+  flag: bool
+  mask: bool[4]
+  marks: i64[w]
+  v: f32[3]
+pipeline q
+  from npz("{data}") as Row
+  t = [3 * i for i < 9]
+pipeline p
+  from npz("{data}") as Row
+"""
+FOUND = {
+    "a size that only the data tells": ["s = sum(marks[i] for i)", "emit s"],
+    "a fraction beside f16 is rounded to f16": ["s = 0.1 ^ h", "t = if mask then 0.1 * h else 0.3", "emit s, t"],
+    "nothing of the data is needed": ["batch(1)", "s = 0", "emit s"],
+    "nothing of the data is needed above share": ["share()", "s = 0", "emit s"],
+    "a field that can't be stacked and nothing needs": ["t = [n for i < size]", "batch(2)", "emit n"],
+    "a batch's count, not its longest field": ["batch(4)", "t = [3 * i for i < 9]", "share()", "y = [n[b] + 1 for b]", "emit y, t"],
+    "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("without", [(), ("prune",), ("simplify", "fuse")], ids=lambda w: "without " + " ".join(w))
+def test_found(data, name, without):
+    assert compare(HEAD + "".join(f"  {line}\n" for line in FOUND[name]), data, without=without)
