@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def new(arguments: argparse.Namespace) -> int:
             file.write(text)
     except FileExistsError:
         raise UsageError(f"`{arguments.output}` exists already") from None
+    except OSError as error:
+        raise UsageError(f"`{arguments.output}` can't be written: {error.strerror}") from None
     print(f"{arguments.output}: try `pipec show {arguments.output}`")
     return 0
 
@@ -111,7 +114,7 @@ def _arrays(path: Path) -> Found:
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
         raise UsageError(f"`{path}` can't be read: {error}") from None
     columns = []
     lengths = [a.shape[0] for a in arrays.values() if a.ndim]

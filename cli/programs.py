@@ -97,9 +97,10 @@ def _opened(program: Program, node: Node) -> tuple[int, list[Problem]]:
 
     length = attempt(node["columns"])
     if length is None and wrong[0].code in ("E0601", "E0602"):
-        wrong.clear()
+        first = wrong.pop()
         for column in node["columns"]:
             attempt((column,))
+        wrong = wrong or [first]
     return length or 0, wrong
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-CELL, GAP, LINE = 176, 12, 13
-INK, PAPER, SHADE = (24, 24, 27), (250, 250, 249), (231, 229, 228)
+CELL, GAP, LINE = 176, 12, 15
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # what `normalize` usually takes away
+INK, FAINT, PAPER, SHADE = (24, 24, 27), (113, 113, 122), (250, 250, 249), (231, 229, 228)
 
 
 def contact_sheet(records: Sequence[Mapping[str, Any]]) -> Image.Image:
@@ -26,7 +27,7 @@ def contact_sheet(records: Sequence[Mapping[str, Any]]) -> Image.Image:
 
 def _cell(record: Mapping[str, Any]) -> Image.Image:
     pictures: list[Image.Image] = []
-    lines: list[str] = []
+    lines: list[tuple[str, str]] = []
     for name, value in record.items():
         array = np.asarray(value) if not isinstance(value, bytes | str) else None
         image = as_image(array) if array is not None else None
@@ -34,23 +35,33 @@ def _cell(record: Mapping[str, Any]) -> Image.Image:
             pictures.append(_fit(image))
         elif array is not None and array.ndim == 1 and array.dtype.kind == "f" and len(array) > 16 and not _one_hot(array):
             pictures.append(_curve(array))
-            lines.append(f"{name}: {len(array)} values")
+            lines.append((name, f"{len(array):,}: {array.min():.3g} to {array.max():.3g}"))
         else:
-            lines.append(f"{name}: {_short(value, array)}")
+            lines.append((name, _short(value, array)))
     height = sum(p.height + 3 for p in pictures) + LINE * len(lines) + 3
     cell = Image.new("RGB", (CELL, max(height, LINE)), PAPER)
     pen, y = ImageDraw.Draw(cell), 0
     for picture in pictures:
         cell.paste(picture, (0, y))
         y += picture.height + 3
-    for line in lines:
-        pen.text((1, y), _clip(line), fill=INK, font=ImageFont.load_default(11))
+    font = ImageFont.load_default(12)
+    for name, text in lines:
+        label = _clip(name, max(CELL // 3, CELL - 10 - round(font.getlength(text[:200]))), font) + " "
+        pen.text((1, y), label, fill=FAINT, font=font)
+        start = round(font.getlength(label)) + 4
+        pen.text((start, y), _clip(text, CELL - start - 1, font), fill=INK, font=font)
         y += LINE
     return cell
 
 
-def _clip(line: str) -> str:
-    return line if len(line) <= 30 else line[:29] + "…"
+def _clip(text: str, width: int, font: Any) -> str:
+    """The part of a text that is at most `width` pixels wide."""
+    text = "".join(c if c.isprintable() else " " for c in text[:200])
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
 
 
 def _one_hot(array: NDArray[Any]) -> bool:
@@ -61,19 +72,27 @@ def _short(value: Any, array: NDArray[Any] | None) -> str:
     if array is None:
         return f"{len(value):,} bytes" if isinstance(value, bytes) else str(value)
     if array.ndim == 0:
-        return f"{array:.5g}" if array.dtype.kind == "f" else str(array)
+        return _one(array)
     if array.ndim == 1 and array.dtype.kind == "f" and len(array) > 4 and _one_hot(array):
         top = np.argsort(array)[::-1][:2]
         return ", ".join(f"{i} ({array[i]:.2f})" for i in top if array[i] > 0)
     if array.ndim == 1:
-        return " ".join(f"{v:.3g}" if array.dtype.kind == "f" else str(v) for v in array[:12]) + (" …" if len(array) > 12 else "")
+        return "  ".join(_one(v) for v in array[:12]) + ("  …" if len(array) > 12 else "")
     return f"{array.dtype} [{'×'.join(map(str, array.shape))}]"
 
 
-def as_image(array: NDArray[Any]) -> Image.Image | None:
-    """An image of H×W, H×W×C or C×H×W numbers; floats are spread from their 1st to their 99th percentile.
+def _one(value: Any) -> str:
+    item = np.asarray(value)
+    if item.dtype.kind == "b":
+        return "true" if item else "false"
+    return str(value) if item.dtype.kind in "iuOU" else f"{float(item):.4g}"
 
-    None where the array isn't an image. Small integers of one channel (masks) get a colour each.
+
+def as_image(array: NDArray[Any]) -> Image.Image | None:
+    """An image of H×W, H×W×C or C×H×W numbers; None where the array isn't one.
+
+    Small integers of one channel (masks) get a colour each. Floats are taken as they are if they lie in 0 to 1, as
+    ImageNet-normalised if that gives such, else spread from their 1st to their 99th percentile.
     """
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
@@ -85,9 +104,15 @@ def as_image(array: NDArray[Any]) -> Image.Image | None:
         if array.ndim == 2 and len(np.unique(array)) <= 64:
             return Image.fromarray(_colours()[array])
         return Image.fromarray(np.ascontiguousarray(array))
+    if array.ndim == 2 and array.dtype.kind in "iu" and 0 <= array.min() and array.max() <= 255:
+        return Image.fromarray(_colours()[array.astype(np.uint8)])
     numbers = array.astype(np.float64)
     if not np.isfinite(numbers).any():
         return None
+    if array.dtype.kind not in "iu":
+        for natural in (numbers, numbers * STD + MEAN) if array.ndim == 3 else (numbers,):
+            if np.nanmin(natural) >= -0.02 and np.nanmax(natural) <= 1.02:
+                return Image.fromarray((np.nan_to_num(natural).clip(0, 1) * 255).round().astype(np.uint8))
     low, high = np.nanpercentile(numbers[np.isfinite(numbers)], (1, 99))
     spread = np.clip((numbers - low) / max(high - low, 1e-12), 0, 1)
     return Image.fromarray((np.nan_to_num(spread) * 255).astype(np.uint8))

@@ -155,15 +155,26 @@ class _Lowering:
         span = _first(self.program.spans.get(stage, ())) or Span(self.program.path, 0, 0)
         return PipeError((Problem("E0513", title, span, notes=notes),), dict(self.program.texts))
 
+    def _at_least_one(self, stage: Node, name: str, value: Node) -> None:
+        """E0503 where a param makes a stage's number too small; other expressions are judged when an epoch starts."""
+        param = next((p for p in self.program.params if value.op == "param" and p.name == value["name"]), None)
+        if param is not None and param.value is not None and param.value < 1:
+            span = _first(self.program.spans.get(stage, ())) or param.span
+            raise PipeError((Problem("E0503", f"`{name}` of `{stage.op}` must be at least 1", span,
+                                     f"`{param.name}` is {param.value}"),), dict(self.program.texts))
+
     def _batch(self, name: str, start: Node) -> plans.Start:
         given = dict(zip(start["has"], start.args[1:], strict=True))
-        options: dict[str, Any] = {"has": start["has"], "whole": start["whole"], "edges": start["edges"]}
+        options: dict[str, Any] = {"has": start["has"], "whole": start["whole"], "edges": start["edges"],
+                                   "span": _span(self.program.spans.get(start, ()))}
         before = dict(start.args[0].type.parts)
         if start["pad"]:
             options["padded"] = tuple(n for n, t in start.type.parts if n in before and t.missing and not before[n].missing)
         if "by" in given:
             options["by"] = given["by"]["name"]
         numbers = {n: v for n, v in given.items() if n != "by"}
+        for number, value in numbers.items():
+            self._at_least_one(start, number, value)
         return plans.Start("batch", options, self._frame(f"{name}_n", numbers, []))
 
 

@@ -5,7 +5,9 @@ After an error, or after `load_state_dict`, the next iteration goes on where the
 """
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import math
 import os
 import re
@@ -21,7 +23,7 @@ from ..dsl.problems import PipeError, Problem, Span
 from .errors import DataError
 from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
-from .messages import Ask
+from .messages import Ask, Counts
 from .objects import load
 from .plan import CallExtern, Plan
 from .session import Session
@@ -79,6 +81,7 @@ class Loader:
         self._turn: object = None
         self._batches = 0
         self._seconds = 0.0
+        self._answer = Counts({})
         self._box.start()
 
     # -- iterating
@@ -127,7 +130,8 @@ class Loader:
             reader = self._box.reader_at(*self._place(), there)
             reader.exact = getattr(self._below, "stacks", True)
             try:
-                yield from self._below.batches(self._epoch, reader)
+                batches = self._below.batches(self._epoch, reader)
+                yield from itertools.islice(batches, self._skip, None) if self._replays else batches
                 return
             except DataError as error:
                 heaps = [p.heap for p in self._box.layout.places if p.ragged]
@@ -139,7 +143,12 @@ class Loader:
             self._box.restart(larger)
 
     def _place(self) -> tuple[int, int, int]:
-        return self._epoch, self._next, self._skip
+        return (self._epoch, 0, 0) if self._replays else (self._epoch, self._next, self._skip)
+
+    @property
+    def _replays(self) -> bool:
+        """Do lines below `share` hold records back or count them: then a resumed epoch is read from its start."""
+        return getattr(self._below, "replays", False)
 
     def __len__(self) -> int:
         """Batches of an epoch. TypeError where only running tells."""
@@ -185,14 +194,17 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """Counts since the start. `wait_share`: of the time in the loader and its loop body, what was spent waiting.
 
-        `bad` holds (record, reason) of the last hundred bad records.
+        `bad` holds (record, reason) of the last bad records, a hundred at most.
         """
         self._usable()
-        answer = self._box.attachment.ask(Ask())
-        counts = answer.values
+        with contextlib.suppress(DataError):              # of rows not reached yet; iterating will raise it
+            self._answer = self._box.attachment.ask(Ask())
+        answer, counts = self._answer, self._answer.values
+        ended = self._epoch + self._begun                 # the producer may be epochs ahead
         seen = self._box.counts()
         return {"batches": self._batches, **seen, "wait_share": seen["waited"] / self._seconds if self._seconds else 0.0,
-                "bad_records": counts.get("bad_count", 0), "bad": list(answer.bad), "producer": counts}
+                "bad_records": sum(n for epoch, n in answer.bad_counts.items() if epoch < ended),
+                "bad": [(name, reason) for epoch, name, reason in answer.bad if epoch < ended], "producer": counts}
 
     # -- end
 

@@ -82,7 +82,8 @@ class Counts(msgspec.Struct, frozen=True, tag=True):
     """Producer → consumer: what the engine counted."""
 
     values: dict[str, int | float | str]
-    bad: tuple[tuple[str, str], ...] = ()      # (record, reason) of the last bad records
+    bad: tuple[tuple[int, str, str], ...] = ()      # (epoch, record, reason) of the last bad records
+    bad_counts: dict[int, int] = {}                 # epoch → bad records
 
 
 Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts]

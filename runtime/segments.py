@@ -20,8 +20,9 @@ from .plan import Plan, Program, Segment, Start
 class Numbers:
     """The sizes that a stage is given as expressions of open params and `epoch`: `n`, `budget`."""
 
-    def __init__(self, program: Program | None, kernels: Mapping[str, Kernel], params: Mapping[str, Any]):
-        self.runner = Runner(program, kernels, params) if program else None
+    def __init__(self, start: Start, kernels: Mapping[str, Kernel], params: Mapping[str, Any]):
+        self.start = start
+        self.runner = Runner(start.number, kernels, params) if start.number else None
 
     def at(self, epoch: int) -> dict[str, int]:
         if self.runner is None:
@@ -33,7 +34,9 @@ class Numbers:
         for name, slot in self.runner.program.outputs:
             out[name] = int(self.runner.value(frames, slot, 0))
             if out[name] < 1:
-                raise DataError("E0804", f"`{name}` of a stage is {out[name]}, it must be 1 or more")
+                span = self.start.options.get("span")
+                raise DataError("E0804", f"`{name}` of `{self.start.kind}` is {out[name]}, it must be 1 or more",
+                                Where(*span) if span else None, epoch=epoch)
         return out
 
 
@@ -74,7 +77,7 @@ class Later:
                  params: Mapping[str, Any] | None = None):
         self.plan, self.segment = plan, segment
         self.runner = Runner(segment.program, kernels, params, allow_extern)
-        self.numbers = Numbers(segment.start.number, kernels, params or {})
+        self.numbers = Numbers(segment.start, kernels, params or {})
         self.sizes: dict[str, int] = {}
         self.epoch = 0
         self.identity = is_identity(segment.program)

@@ -143,8 +143,9 @@ class Producer:
                     self.changed.notify_all()
             case Ask():
                 written = {"written_bytes": self.writer.bytes if self.writer else 0}
-                bad = tuple(getattr(getattr(self.engine, "stats", None), "bad", ()))
-                self.channel.send(Counts(_counts(self.engine) | written, bad))
+                stats = getattr(self.engine, "stats", None)
+                bad, counts = tuple(getattr(stats, "bad", ())), dict(getattr(stats, "bad_counts", {}))
+                self.channel.send(Counts(_counts(self.engine) | written, bad, counts))
             case _:
                 raise Gone("only Seek and Ask may follow")
 
