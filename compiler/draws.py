@@ -1,4 +1,4 @@
-"""Draws in loop IR: the key of the path, the record's id and the binders' values make Philox words in place."""
+"""Draws in loop IR: the key of the path, the record's id and the binders' values make Philox words."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ def _operands(low: Lowering, n: Node) -> list[Any]:
     keys = low.argument("data", "@keys", "u64")
     key = Cast(Load(keys, Const(low.draw_number(n["path"]), "i64"), "u64"), "i64")
     id = low.cell("@id", "i64")
-    at = fold(low.k, [low.expr(i) for i in indexes])
+    at = fold(low.k, [low.expr(i) for i in indexes]) if indexes else Const(0, "i64")
     values: list[Expr] = []
     for a, dtype in zip(params, dist.dtypes, strict=True):
         e = low.expr(a)

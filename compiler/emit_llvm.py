@@ -12,13 +12,11 @@ from typing import Any
 from llvmlite import ir
 
 from ..dsl.types import BYTES_PER_VALUE
-from .emit_numba import INFIX, Interner, clean, const_number, walk
-from .instructions import FUNCTIONS, I64, LLVM, convert, is_float
+from .emit_numba import Interner, clean, walk
+from .instructions import I64, LLVM, operation
 from .loops import (
     Alloc,
     Apply,
-    Cast,
-    Const,
     Expr,
     Fail,
     For,
@@ -26,7 +24,6 @@ from .loops import (
     Kernel,
     Let,
     Load,
-    Select,
     Set,
     Stmt,
     Store,
@@ -36,10 +33,6 @@ from .loops import (
 BYTE = LLVM["u8"]
 # Loops of more instructions gain little as vector code, and cost most of the time that compiling takes.
 LONG = 250
-COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "xor": "!="}
-PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and_", "bitor": "or_", "bitxor": "xor", "and": "and_", "or": "or_"}
-FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-
 
 def memory_type(dtype: str) -> Any:
     return BYTE if dtype == "bool" else LLVM[dtype]
@@ -137,39 +130,12 @@ class Emitter:
 
     def one(self, e: Expr, parts: list[Any]) -> Any:
         match e:
-            case Const(dtype=d):
-                return self.literal(e, d)
             case Var(name=name):
                 return self.values[name] if name in self.values else self.b.load(self.places[name])
             case Load(buffer=buffer):
                 return self.load(buffer, parts[0])
-            case Cast(value=v, dtype=d, mode=m):
-                return convert(v.dtype, d, m)(self.b, parts[0])
-            case Select():
-                return self.b.select(*parts)
-            case Apply(fn=fn):
-                return self.apply(fn, parts)
-        raise TypeError(f"no LLVM code for {type(e).__name__}")
-
-    def literal(self, e: Const, dtype: str) -> Any:
-        if dtype in ("f16", "bf16"):
-            return convert("f32", dtype, "exact")(self.b, ir.Constant(LLVM["f32"], const_number(Const(e.value, "f32"))))
-        return ir.Constant(LLVM[dtype], const_number(e))
-
-    def apply(self, fn: str, parts: list[Any]) -> Any:
-        floats = is_float(parts[0])
-        if fn in COMPARED:
-            if not floats:
-                return self.b.icmp_signed(COMPARED[fn], *parts)
-            unequal = self.b.fcmp_unordered if fn == "ne" else self.b.fcmp_ordered
-            return unequal(COMPARED[fn], *parts)
-        if fn in INFIX:
-            return getattr(self.b, FLOAT[fn] if floats else PLAIN[fn])(*parts)
-        if fn == "neg":
-            return self.b.fneg(parts[0]) if floats else self.b.neg(parts[0])
-        if fn == "not":
-            return self.b.not_(parts[0])
-        return FUNCTIONS[fn][1](self.b, *parts)
+            case _:
+                return operation(self.b, e, parts)
 
     # --- statements ---
 

@@ -1,15 +1,16 @@
 """Loop IR printed as Python: a `Kernel` goes in, the text of one function over one record comes out.
 
-The text runs two ways with the same bits: compiled by Numba with the names of `compiler.intrinsics`, and as
-plain Python with those of `compiler.emulate`. It reads `table` (the record's row of the argument table) and `arena`
-(both addresses) and returns 0, the number of an error site, or -1 where memory is short.
+The routines that it calls (`compiler.routines`) stand before it, each one function. The text runs two ways with the same
+bits: compiled by Numba with the names of `compiler.intrinsics`, and as plain Python with those of `compiler.emulate`. The
+kernel's function reads `table` (the record's row of the argument table) and `arena` (both addresses) and returns 0, the
+number of an error site, or -1 where memory is short.
 """
 from __future__ import annotations
 
 import keyword
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..dsl.types import BYTES_PER_VALUE
@@ -32,6 +33,7 @@ from .loops import (
     Store,
     Var,
 )
+from .routines import Routine, called, routine_of
 
 INFIX = {
     "mul": ("*", 7), "div": ("/", 7), "add": ("+", 6), "sub": ("-", 6), "bitand": ("&", 4), "bitor": ("|", 4),
@@ -42,6 +44,7 @@ CHAINS = frozenset(("add", "mul"))
 ATOM = 10
 DEEPEST = 24   # nested calls and parentheses in one line of text; CPython's parser stops at 200
 LINE = 100
+HEADING = "# one record: "
 STORED = {"f16": "u16", "bf16": "u16", "bool": "u8"}   # how a dtype lies in memory where that differs
 RESERVED = frozenset((
     "table", "arena", "row", "scratch", "scratch_end", "escape",
@@ -155,14 +158,15 @@ class Interner:
 
 
 class Printer:
-    def __init__(self, kernel: Kernel):
-        self.kernel = kernel
+    """Lines of one function's body; `taken` are names that no local may have."""
+
+    def __init__(self, taken: Iterable[str] = ()):
         self.lines: list[str] = []
-        self.indent = 1
+        self.indent = 0
         self.names: dict[str, str] = {}
-        self.taken: set[str] = set(RESERVED) | {clean(kernel.name)}
+        self.taken: set[str] = set(RESERVED).union(taken)
         self.temporaries = 0
-        self.written = {a.name: j for j, a in enumerate(kernel.arguments) if a.writes}
+        self.written: dict[str, int] = {}
 
     # --- names and lines ---
 
@@ -235,7 +239,8 @@ class Printer:
             case Apply(fn="not"):
                 return f"(not {wrap(parts[0], 4)})", ATOM
             case Apply(fn=fn):
-                return f"{fn}({', '.join(args)})", ATOM
+                r = routine_of(e)
+                return f"{fn if r is None else r.name}({', '.join(args)})", ATOM
             case Cast(value=v, dtype=d, mode=m):
                 return cast_text(args[0], v.dtype, d, m), ATOM
             case Select():
@@ -313,12 +318,23 @@ class Printer:
 
     # --- the whole ---
 
-    def kernel_lines(self) -> list[str]:
-        k = self.kernel
+    def routine(self, r: Routine) -> list[str]:
+        self.put(f"def {r.name}({', '.join(self.name(p.name) for p in r.params)}):")
+        self.indent += 1
+        for s in r.body:
+            self.statement(s)
+        (result,) = self.texts(r.result)
+        self.put(f"return {result}")
+        return self.lines
+
+    def whole(self, k: Kernel) -> list[str]:
         allocs = [s for s in walk(k.body) if isinstance(s, Alloc)]
+        self.written = {a.name: j for j, a in enumerate(k.arguments) if a.writes}
         self.held = {a.name: ("bool" if a.kind == "mask" else a.dtype) for a in k.arguments if a.kind != "size"}
         self.held |= {a.buffer: a.dtype for a in allocs}
-        self.lines = [f"# one record: {', '.join(map(argument_text, k.arguments))}", f"def {clean(k.name)}(table, arena):"]
+        self.put(f"{HEADING}{', '.join(map(argument_text, k.arguments))}")
+        self.put(f"def {clean(k.name)}(table, arena):")
+        self.indent += 1
         self.put("row = at_i64(table)")
         for j, a in enumerate(k.arguments):
             if not a.writes:
@@ -349,7 +365,7 @@ def argument_text(a: Argument) -> str:
 
 def arguments_of(text: str) -> int:
     """How many arguments the kernel of this text has."""
-    head = text.split("\n", 1)[0].removeprefix("# one record: ")
+    head = text.rpartition(HEADING)[2].split("\n", 1)[0]
     return len(head.split(", ")) if head else 0
 
 
@@ -370,7 +386,7 @@ def cast_text(value: str, source: str, target: str, mode: str) -> str:
     return f"{source}_to_{target}{'' if mode == 'exact' else '_' + mode}({value})"
 
 
-def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def walk(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """Every statement, outer ones first."""
     for s in body:
         yield s
@@ -382,6 +398,33 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
                 yield from walk(other)
 
 
+def expressions(body: Iterable[Stmt]) -> Iterator[Expr]:
+    """Every expression that stands in a statement, inner statements' too."""
+    for s in walk(body):
+        match s:
+            case For(start=start, stop=stop):
+                yield from (start, stop)
+            case Let(value=value) | Set(value=value):
+                yield value
+            case Store(index=index, value=value):
+                yield from (index, value)
+            case If(condition=condition):
+                yield condition
+            case Alloc(count=count):
+                yield count
+
+
+def routines_of(kernel: Kernel) -> dict[str, Routine]:
+    """The routines that a kernel calls."""
+    pool = Interner()
+    for e in expressions(kernel.body):
+        pool.number(e)
+    return called(pool.exprs)
+
+
 def kernel_text(kernel: Kernel) -> str:
     """The kernel as Python text; equal kernels give equal text, which names the compiled object in the cache."""
-    return "\n".join(Printer(kernel).kernel_lines()) + "\n"
+    routines = routines_of(kernel)
+    parts = [Printer().routine(r) for r in routines.values()]
+    parts.append(Printer([clean(kernel.name), *routines]).whole(kernel))
+    return "\n".join("\n".join(lines) + "\n" for lines in parts)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
@@ -145,11 +146,12 @@ def _named(name: str) -> Any:
 def load(text: str) -> Callable[[int, int, int, int], None]:
     """The kernel of this text, called as the compiled one: `kernel(n, table, status, arena)`."""
     module = compile(text, "<kernel>", "exec")
-    inner = next(c for c in module.co_consts if hasattr(c, "co_names"))
+    functions = [c for c in module.co_consts if isinstance(c, CodeType)]
     names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "range": counted}
-    names |= {name: _named(name) for name in inner.co_names if name not in names}
+    made = {c.co_name for c in functions}
+    names |= {name: _named(name) for c in functions for name in c.co_names if name not in names and name not in made}
     exec(module, names)
-    record, stride = names[inner.co_name], 8 * arguments_of(text)
+    record, stride = names[functions[-1].co_name], 8 * arguments_of(text)
 
     def kernel(n: int, table: int, status: int, arena: int) -> None:
         statuses = Pointer(status, "i64")

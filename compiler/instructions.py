@@ -1,6 +1,7 @@
 """What the names in kernel texts mean in machine code: each is a few LLVM instructions, put where it stands.
 
-A code is a function of an LLVM builder and the arguments' values; both ways to machine code use it.
+A code is a function of an LLVM builder and the arguments' values. Routines become functions of their own, which the
+kernel's code calls and LLVM puts in place.
 """
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+
+from .emit_numba import INFIX, Interner, const_number
+from .loops import Apply, Cast, Const, Expr, Select, Var
+from .routines import Routine, routine_of
 
 LLVM = {
     "bool": ir.IntType(1), "u8": ir.IntType(8), "i8": ir.IntType(8), "u16": ir.IntType(16), "i16": ir.IntType(16),
@@ -231,3 +236,80 @@ FUNCTIONS: dict[str, tuple[str, Code]] = {   # name → (how it is typed, code)
     "shl": ("same", lambda b, x, n: b.shl(x, n)), "shr": ("same", lambda b, x, n: b.ashr(x, n)),
     "ushr": ("same", lambda b, x, n: b.lshr(x, n)), "mulhi": ("same", unsigned_high),
 }
+
+COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "xor": "!="}
+PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and_", "bitor": "or_", "bitxor": "xor", "and": "and_", "or": "or_"}
+FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+
+
+def primitive(b: Any, fn: str, parts: list[Any]) -> Any:
+    floats = is_float(parts[0])
+    if fn in COMPARED:
+        if not floats:
+            return b.icmp_signed(COMPARED[fn], *parts)
+        unequal = b.fcmp_unordered if fn == "ne" else b.fcmp_ordered
+        return unequal(COMPARED[fn], *parts)
+    if fn in INFIX:
+        return getattr(b, FLOAT[fn] if floats else PLAIN[fn])(*parts)
+    if fn == "neg":
+        return b.fneg(parts[0]) if floats else b.neg(parts[0])
+    if fn == "not":
+        return b.not_(parts[0])
+    return FUNCTIONS[fn][1](b, *parts)
+
+
+def literal(b: Any, e: Const) -> Any:
+    if e.dtype in ("f16", "bf16"):
+        number = ir.Constant(LLVM["f32"], const_number(Const(e.value, "f32")))
+        return convert("f32", e.dtype, "exact")(b, number)
+    return ir.Constant(LLVM[e.dtype], const_number(e))
+
+
+def operation(b: Any, e: Expr, parts: list[Any]) -> Any:
+    """The value of an expression whose parts' values are known."""
+    match e:
+        case Const():
+            return literal(b, e)
+        case Cast(value=v, dtype=d, mode=m):
+            return convert(v.dtype, d, m)(b, parts[0])
+        case Select():
+            return b.select(*parts)
+        case Apply(fn=fn):
+            r = routine_of(e)
+            return primitive(b, fn, parts) if r is None else call(b, r, parts)
+    raise TypeError(f"no LLVM code for {type(e).__name__}")
+
+
+# --- routines ---
+
+# Short ones are always put in place, so that loops around them become vector code.
+SHORT = 150
+
+
+def call(b: Any, r: Routine, args: list[Any]) -> Any:
+    """A call of the routine, which the module gets with its first call."""
+    fn = b.module.globals.get(r.name) or define(b.module, r)
+    return b.call(fn, args)
+
+
+def define(module: Any, r: Routine) -> Any:
+    fn = ir.Function(module, ir.FunctionType(LLVM[r.result.dtype], [LLVM[p.dtype] for p in r.params]), r.name)
+    fn.linkage = "internal"
+    fn.attributes.add("nounwind")
+    b = ir.IRBuilder(fn.append_basic_block("entry"))
+    known = {p.name: a for p, a in zip(r.params, fn.args, strict=True)}
+    for s in r.body:
+        known[s.var] = _value(b, known, s.value)
+    b.ret(_value(b, known, r.result))
+    if len(fn.entry_basic_block.instructions) < SHORT:
+        fn.attributes.add("alwaysinline")
+    return fn
+
+
+def _value(b: Any, known: dict[str, Any], root: Expr) -> Any:
+    pool = Interner()
+    top = pool.number(root)
+    made: list[Any] = []
+    for e, parts in zip(pool.exprs, pool.parts, strict=True):
+        made.append(known[e.name] if isinstance(e, Var) else operation(b, e, [made[p] for p in parts]))
+    return made[top]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import CodeType
 from typing import Any
 
 from ..runtime import objects
 from ..runtime.plan import KernelText
-from .emit_llvm import module_text
 from .emit_numba import kernel_text
 from .loops import Kernel
 
@@ -55,45 +53,21 @@ def machine() -> Any:
     )
 
 
-def record_ir(text: str) -> tuple[str, str]:
-    """Optimised LLVM IR of the text's function, and the name of the function in it."""
-    from numba import types
-    from numba.core.ccallback import CFunc
-
-    from .intrinsics import namespace
-
-    module = compile(text, "<kernel>", "exec")
-    names = namespace(module)
-    exec(module, names)
-    inner = next(c for c in module.co_consts if isinstance(c, CodeType))
-    signature = (types.int64(types.int64, types.int64))
-    options = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": False}
-    made = CFunc(names[inner.co_name], (signature.args, signature.return_type), locals={}, options=options)
-    made.compile()
-    return vars(made)["_library"].get_llvm_str(), made.native_name
-
-
-def object_code(kernel: Kernel, key: str, through: str = "llvm") -> bytes:
-    """The relocatable object of a kernel; its one visible symbol is `objects.symbol_of(key)`.
-
-    `through` "numba" compiles the kernel's text instead of its loop IR: slow, the same bits, for tests.
-    """
+def object_code(kernel: Kernel, key: str, through: str = "numba") -> bytes:
+    """The relocatable object of a kernel; its one visible symbol is `objects.symbol_of(key)`."""
     binding, symbol = objects.llvm(), objects.symbol_of(key)
     if through == "numba":
-        ir, record = record_ir(kernel_text(kernel))
+        from .through_numba import module_text
+
+        ir = module_text(kernel_text(kernel), symbol)
     else:
-        ir, record = module_text(kernel, symbol), f"{symbol}_record"
-    loop = LOOP.format(record=record, symbol=symbol, stride=8 * len(kernel.arguments))
-    if through == "numba":
-        module = binding.parse_assembly(ir)
-        module.link_in(binding.parse_assembly(f"declare i64 @{record}(i64, i64)" + loop))
-    else:
-        module = binding.parse_assembly(ir + loop)
-        module.triple, module.data_layout = objects.target().triple, str(machine().target_data)
+        from .emit_llvm import module_text as printed
+
+        ir = printed(kernel, symbol)
+    loop = LOOP.format(record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
+    module = binding.parse_assembly(ir + loop)
+    module.triple, module.data_layout = objects.target().triple, str(machine().target_data)
     module.verify()
-    for function in module.functions:
-        if not function.is_declaration and function.name != symbol:
-            function.linkage = "internal"
     tuning = binding.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
     builder = binding.create_pass_builder(machine(), tuning)

@@ -17,7 +17,6 @@ from .graph import Node, node, var
 from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
 from .loops import (
     Alloc,
-    Apply,
     Argument,
     Buffer,
     Builder,
@@ -31,6 +30,7 @@ from .loops import (
     Stmt,
     Var,
 )
+from .routines import applied
 from .totality import Facts
 
 # A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
@@ -251,12 +251,7 @@ class Lowering:
             args = [self.local(a) for a in args]
             with self.branch(scalar.overflow(self.k, *args)):
                 self.k.fail(self.site("E0802", past_i64(n["fn"]), n))
-        if scalar.expand is None:
-            result: Expr = Apply(n["fn"], tuple(args), "bool" if scalar.result == "bool" else dtype)
-        else:
-            result = scalar.expand(self.k, *args)
-        result = typed(result, n.type.dtype)
-        return rounded(result, n.type.dtype)
+        return rounded(typed(applied(self.k, n["fn"], args), n.type.dtype), n.type.dtype)
 
     def lazy(self, n: Node) -> bool:
         """Must `n` not be computed where it isn't asked for, or is it too dear."""

@@ -78,19 +78,24 @@ def fold(k: Any, indexes: Sequence[Any]) -> Any:
     return k.let(result)
 
 
-def _words(k: Any, key: Any, id: Any, at: Any, block: Any = None) -> tuple[Any, Any, Any, Any]:
+def _words(k: Any, key: Any, id: Any, at: Any, block: Any) -> tuple[Any, Any, Any, Any]:
     low, high = _halves(k, at)
-    if block is not None:
-        high = k.let(k.call("bitand", high + block, _LOW))
+    high = k.let(k.call("bitand", high + block, _LOW))
     return _philox(k, (low, high, *_halves(k, id)), key)
 
 
-def _below(k: Any, words: Sequence[Any], count: Any) -> Any:
-    return k.call("mulhi", k.call("bitor", k.call("shl", words[1], 32), words[0]), count)
+def draw_bits(k: Any, key: Any, id: Any, at: Any, block: Any) -> Any:
+    """word 1 * 2**32 + word 0, as i64. Loop IR calls this `philox`."""
+    words = _words(k, key, id, at, block)
+    return k.call("bitor", k.call("shl", words[1], 32), words[0])
+
+
+def _drawn(k: Any, key: Any, id: Any, at: Any, block: Any = 0) -> Any:
+    return draw_bits(k, key, id, at, block) if k is ARRAYS else k.let(k.call("philox", key, id, at, block), "bits")
 
 
 def _uniform(k: Any, key: Any, id: Any, at: Any, low: Any, high: Any) -> Any:
-    word = k.call("ushr", _words(k, key, id, at)[0], 8)
+    word = k.call("ushr", k.call("bitand", _drawn(k, key, id, at), _LOW), 8)
     u = k.cast(word, "f32") * 2.0**-24
     return k.call("min", low + u * (high - low), high)
 
@@ -101,7 +106,7 @@ def _uniform_empty(k: Any, low: Any, high: Any) -> Any:
 
 
 def _integers(k: Any, key: Any, id: Any, at: Any, a: Any, b: Any) -> Any:
-    return a + _below(k, _words(k, key, id, at), b - a)
+    return a + k.call("mulhi", _drawn(k, key, id, at), b - a)
 
 
 def _permutation(k: Any, out: Any, key: Any, id: Any, at: Any, n: Any) -> None:
@@ -110,7 +115,7 @@ def _permutation(k: Any, out: Any, key: Any, id: Any, at: Any, n: Any) -> None:
         k.store(out, (p,), p)
     with k.loop(n - 1, "t") as t:
         i = k.let(n - 1 - t)
-        j = k.let(_below(k, _words(k, key, id, at, t), i + 1))
+        j = k.let(k.call("mulhi", _drawn(k, key, id, at, t), i + 1))
         kept = k.let(out[i])
         k.store(out, (i,), out[j])
         k.store(out, (j,), kept)
@@ -123,7 +128,7 @@ def _permutation_ref(key: Any, id: Any, at: Any, n: Any) -> Any:
         t = np.arange(size - 1, dtype=np.int64)
         with np.errstate(over="ignore"):
             key, id, at = _bits(key, id, at)
-            chosen = _below(ARRAYS, _words(ARRAYS, key, id, at, t), size - t)
+            chosen = ARRAYS.call("mulhi", _drawn(ARRAYS, key, id, at, t), size - t)
         for i, j in zip(range(size - 1, 0, -1), chosen.tolist(), strict=True):
             result[i], result[j] = result[j], result[i]
     return result

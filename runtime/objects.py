@@ -11,6 +11,7 @@ import ctypes
 import functools
 import hashlib
 import hmac
+import importlib.util
 import os
 import secrets
 import stat
@@ -62,13 +63,16 @@ def llvm() -> Any:
 @functools.cache
 def target() -> Target:
     binding = llvm()
-    import llvmlite
-
-    made = [f"python {sys.version_info[0]}.{sys.version_info[1]}", f"llvmlite {llvmlite.__version__}"]
-    for name in ("instructions.py", "emit_llvm.py", "native.py"):   # a change of what the names in a text mean makes other code
+    made = [f"python {sys.version_info[0]}.{sys.version_info[1]}"]
+    compiler = Path(__file__).parent.parent / "compiler"
+    makers = [compiler / name for name in ("instructions.py", "intrinsics.py", "through_numba.py", "native.py")]
+    for tool in ("llvmlite", "numba"):   # their versions, found without importing numba
+        spec = importlib.util.find_spec(tool)
+        if spec is not None and spec.origin:
+            makers.append(Path(spec.origin).with_name("_version.py"))
+    for maker in makers:   # a change of what the names in a text mean makes other code
         with contextlib.suppress(OSError):
-            source = (Path(__file__).parent.parent / "compiler" / name).read_bytes()
-            made.append(hashlib.blake2b(source, digest_size=8).hexdigest())
+            made.append(hashlib.blake2b(maker.read_bytes(), digest_size=8).hexdigest())
     features = binding.get_host_cpu_features().flatten()
     return Target(binding.get_process_triple(), binding.get_host_cpu_name(), features, ", ".join(made))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pipec.compiler import loops
-from pipec.kernels.random import DRAWS, draw_key, fold, philox, signed
+from pipec.kernels.random import DRAWS, draw_bits, draw_key, fold, philox, signed
 from pipec.kernels.scalar import ARRAYS, NAMES, PRIMITIVES, cast
 
 # From `kat_vectors` of the Random123 distribution (Salmon, Moraes, Dror, Shaw 2011): counter, key, words.
@@ -88,7 +88,8 @@ def evaluated(k, known, e):
             return cast(evaluated(k, known, e.value), e.dtype, e.mode)
         case loops.Select():
             return np.where(*(evaluated(k, known, p) for p in (e.condition, e.then, e.other)))
-    made = np.asarray(PRIMITIVES[e.fn](*(evaluated(k, known, a) for a in e.args)))
+    args = [evaluated(k, known, a) for a in e.args]
+    made = np.asarray(draw_bits(ARRAYS, *args) if e.fn == "philox" else PRIMITIVES[e.fn](*args))
     assert NAMES[made.dtype] == e.dtype
     return made
 
