@@ -108,8 +108,9 @@ def render_data_error(error: Any, texts: Mapping[str, str], color: bool = False)
     """A `DataError` of the runtime (by its attributes) in the look of a problem."""
     notes = []
     if error.record:
-        notes.append(f"record {error.record}" + ("" if error.epoch is None else f", epoch {error.epoch}"))
-    if error.position:
+        place = "" if error.position is None else f"position {error.position:,} of "
+        notes.append(f"record {error.record}" + ("" if error.epoch is None else f", {place}epoch {error.epoch}"))
+    elif error.position:
         notes.append(f"every record before position {error.position:,} was delivered")
     where = error.where
     span = Span("", 0, 0) if where is None else Span(where.file, where.start, where.end)

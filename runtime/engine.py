@@ -7,6 +7,7 @@ together row by row.
 """
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -204,7 +205,7 @@ class Engine:
             help_ = "`skip_bad(at_most=0.001)` after `from` leaves such records out and counts them"
             return DataError(error.code, error.title, error.where, error.label, error.record, error.epoch, error.position,
                              (help_,))
-        listed = tuple(f"{name}: {reason}" for epoch, name, reason in self.stats.bad[-10:] if epoch == self.feed.epoch)
+        listed = tuple(f"{name}: {reason}" for epoch, name, reason in self.stats.bad[-11:-1] if epoch == self.feed.epoch)
         total = len(self.feed.source)
         count = self.stats.bad_counts[self.feed.epoch]
         title = f"{count:,} of {total:,} records {'are' if count > 1 else 'is'} bad, more than `at_most={at_most}` allows"
@@ -214,10 +215,10 @@ class Engine:
 
     def rows_of(self, epoch: int, start: int) -> Iterator[Row]:
         """The rows of the epoch in order, from position `start` on."""
-        rows = self._kept_rows(start)
+        rows: Callable[[], Iterator[Row]] = functools.partial(self._kept_rows, start)
         for later in self.later:
-            rows = later.run(rows)
-        return rows
+            rows = functools.partial(later.run, rows)
+        return rows()
 
     def _kept_rows(self, start: int) -> Iterator[Row]:
         step = self.chunk()

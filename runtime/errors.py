@@ -17,8 +17,8 @@ class Where:
 class DataError(Exception):
     """Data can't be used as the program says (E06xx, E08xx). Shown by `dsl.render` like a program's problem.
 
-    `record` names file and member ("n01440764_10026 of train-000017.tar"); `position` is the last good
-    source position, from which a run can be resumed.
+    `record` names file and member ("n01440764_10026 of train-000017.tar"), `position` its source position; without a
+    record it is the one from which a run can be resumed. A loader adds how far the loop got as a note.
     """
 
     code: str
@@ -33,8 +33,9 @@ class DataError(Exception):
     def __str__(self) -> str:
         parts = [f"{self.code}: {self.title}"]
         if self.record:
-            parts.append(f"record {self.record}" + (f", epoch {self.epoch}" if self.epoch is not None else ""))
-        if self.position is not None:
+            place = "" if self.position is None else f"position {self.position} of "
+            parts.append(f"record {self.record}" + (f", {place}epoch {self.epoch}" if self.epoch is not None else ""))
+        elif self.position:
             parts.append(f"every record before position {self.position} was delivered")
         return "; ".join([*parts, *self.notes])
 

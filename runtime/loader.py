@@ -119,6 +119,8 @@ class Loader:
             if error.code == "E0807":
                 error.epoch, error.position = epoch, self._next
                 error.notes = (*error.notes, "iterate again, or load this state_dict into a new loader, to go on there")
+            elif error.record and self._next and not self._skip:
+                error.notes = (f"every record before position {self._next:,} was delivered", *error.notes)
             raise
         self._begun = False
         self._epoch, self._next, self._skip = epoch + 1, 0, 0

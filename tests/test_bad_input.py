@@ -208,9 +208,9 @@ def run_both(pipec, tmp_path, said):
     path = write(tmp_path / "p.pipe", GOOD)
     status, _, err = pipec("run", path)
     assert status == 1 and said in err, err
-    assert "003 of a.tar, epoch 0" in err and "p.pipe:" in err and "skip_bad" in err, err
+    assert "003 of a.tar, position 2 of epoch 0" in err and "p.pipe:" in err and "skip_bad" in err, err
     status, shown, err = pipec("run", path, "--interpret")
-    assert status == 1 and said in err and "003 of a.tar, epoch 0" in err and "p.pipe:" in err, err
+    assert status == 1 and said in err and "003 of a.tar, position 2 of epoch 0" in err and "p.pipe:" in err, err
     write(path, GOOD.replace("  shuffle()", "  skip_bad(at_most=0.2)\n  shuffle()"))
     status, shown, err = pipec("run", path, "--bad")
     assert status == 0 and "7 records" in shown and "1 bad record was left out" in shown and "003 of a.tar" in shown, shown
