@@ -5,13 +5,18 @@ import argparse
 import glob
 import os
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
+from ..dsl.failure import KEYWORDS
+from ..kernels.sources import DAMAGE
 from . import UsageError
 
+TAKEN = KEYWORDS | frozenset(("root", "size", "batch_size", "seed", "train", "image", "crop", "flip", "epoch", "Record"))
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
 
@@ -69,13 +74,12 @@ def _tar(pattern: str, first: str) -> Found:
     if not shard.offsets:
         raise UsageError(f"`{first}` has no samples: {next(iter(shard.faults.values()), 'it is empty')}")
     columns, image = [], None
-    for name in shard.offsets:
-        field = _field_name(name)
+    for name, field in _fields(list(shard.offsets)).items():
         columns.append((field, _member_type(first, shard.offsets[name], shard.sizes[name], name), name))
         if image is None and name.rpartition(".")[2] in IMAGES:
             image = field
     folder, base = os.path.split(pattern)
-    return Found(f'tar("{{root}}/{base}")', folder or ".", tuple(columns), image)
+    return Found(f"tar({_under_root(base)})", folder or ".", tuple(columns), image)
 
 
 def _member_type(path: str, offsets: list[int], sizes: list[int], name: str) -> str:
@@ -92,9 +96,16 @@ def _member_type(path: str, offsets: list[int], sizes: list[int], name: str) -> 
     return "bytes"
 
 
-def _field_name(name: str) -> str:
-    field = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-    return field if field and not field[0].isdigit() else f"m_{field}"
+def _fields(names: Sequence[str]) -> dict[str, str]:
+    """A field name for each name in the data: a word of its own that nothing else in the program has."""
+    out: dict[str, str] = {}
+    for name in names:
+        field = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_")
+        field = field if field and not field[0].isdigit() else f"m_{field}".rstrip("_")
+        while field in TAKEN or field in out.values():
+            field += "_"
+        out[name] = field
+    return out
 
 
 def _folder(path: Path) -> Found:
@@ -112,33 +123,69 @@ def _folder(path: Path) -> Found:
 def _arrays(path: Path) -> Found:
     words = {"uint": "u", "int": "i", "float": "f", "bool": "bool"}
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
+        arrays = _headers(path)
+    except (OSError, *DAMAGE) as error:
         raise UsageError(f"`{path}` can't be read: {error}") from None
     columns = []
-    lengths = [a.shape[0] for a in arrays.values() if a.ndim]
-    for name, array in arrays.items():
-        kind = array.dtype.name.rstrip("0123456789")
-        if not array.ndim or array.shape[0] != lengths[0] or kind not in words:
+    lengths = [shape[0] for shape, _ in arrays.values() if shape]
+    fields = _fields(list(arrays))
+    for name, (shape, stored) in arrays.items():
+        kind = stored.name.rstrip("0123456789")
+        if not shape or shape[0] != lengths[0] or kind not in words or set(name) & set("{|"):
             continue
-        dtype = "bool" if kind == "bool" else words[kind] + str(8 * array.dtype.itemsize)
-        dims = f"[{', '.join(map(str, array.shape[1:]))}]" if array.ndim > 1 else ""
-        columns.append((_field_name(name), dtype + dims, name))
+        dtype = "bool" if kind == "bool" else words[kind] + str(8 * stored.itemsize)
+        dims = f"[{', '.join(map(str, shape[1:]))}]" if len(shape) > 1 else ""
+        columns.append((fields[name], dtype + dims, name))
     if not columns:
         raise UsageError(f"`{path}` holds no arrays of numbers of one length")
     kind = "npy" if path.suffix == ".npy" else "npz"
-    return Found(f'{kind}("{{root}}/{path.name}")', str(path.parent), tuple(columns), None)
+    return Found(f"{kind}({_under_root(path.name)})", str(path.parent), tuple(columns), None)
+
+
+def _under_root(base: str) -> str:
+    if "{" in base:
+        raise UsageError(f"`{base}`: rename it, a text of the language can't hold its braces")
+    return _quoted("{root}/" + base)
+
+
+def _root(folder: str) -> str:
+    if "{" in folder:
+        return "param root: path          # set it: a text of the language can't hold the braces of this folder's name"
+    return f"param root: path = {_quoted(folder)}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
+
+
+def _headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of each array, without reading it."""
+    if path.suffix == ".npy":
+        with open(path, "rb") as file:
+            return {"x": _header(file)}
+    out = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                out[name.removesuffix(".npy")] = _header(file)
+    return out
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def _text(found: Found) -> str:
     lines = ["# Written by `pipec new`; look at it with `pipec show`, then change it.", "",
-             f'param root: path = "{os.path.abspath(found.root)}"']
+             _root(os.path.abspath(found.root))]
     if found.image:
         lines.append("param size = 224          # side of the square crop, in pixels")
     lines += ["param batch_size = 64", "", "seed 0", "", "schema Record"]
     for field, type_text, name in found.columns:
-        lines.append(f"  {field}: {type_text}" + (f' from "{name}"' if name != field else ""))
+        lines.append(f"  {field}: {type_text}" + (f" from {_quoted(name)}" if name != field else ""))
     lines += ["", "pipeline train", f"  from {found.call} as Record", "  shuffle()"]
     emitted = [f for f, t, _ in found.columns if t not in ("bytes", "text")]
     if found.image:

@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .sources import FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
+from .sources import DAMAGE, FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
 
 
 def numpy_dtype(word: str) -> Any:
@@ -59,7 +58,7 @@ class ArraySource:
             raise
         except OSError as error:
             raise SourceError("E0810", f"`{path}` can't be read: {error.strerror or error}") from None
-        except (ValueError, EOFError, zipfile.BadZipFile, KeyError, NotImplementedError, MemoryError) as error:
+        except DAMAGE as error:
             raise SourceError("E0810", f"`{path}` is damaged or holds Python objects: {str(error)[:100]}") from None
 
     def _member(self, path: str, archive: Any, field: str, names: tuple[tuple[str, ...], ...], type_text: str) -> NDArray[Any]:

@@ -11,7 +11,11 @@ from __future__ import annotations
 import glob
 import os
 import re
+import struct
 import threading
+import tokenize
+import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -21,6 +25,9 @@ from numpy.typing import NDArray
 
 from .ops import BadRecord
 
+# what NumPy, zipfile and zlib raise on damaged `.npy` and `.npz` files, beside OSError
+DAMAGE = (ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError, SyntaxError, struct.error,
+          zlib.error, zipfile.BadZipFile, tokenize.TokenError)
 Column = tuple[str, tuple[tuple[str, ...], ...], str]
 READABLE = ("tar", "folder", "npz", "npy")  # kinds that `open_source` opens
 FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
@@ -202,7 +209,7 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
 
     try:
         array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError) as error:
+    except (*DAMAGE, OSError) as error:
         raise BadRecord("E0801", f"{what} is no .npy array: {str(error)[:80]}") from None
     if word not in INTEGERS and word not in FLOATS and word != "bool":
         raise BadRecord("E0801", f"{what} can't be read as {type_text}: .npy files hold no {word}")

@@ -133,7 +133,7 @@ def test_dump(pipec, after):
 
 
 def test_dump_without_a_pass(pipec):
-    assert pipec("dump", PHOTOS + ":val", "--without", "fuse")[1] != pipec("dump", PHOTOS + ":val")[1]
+    assert pipec("dump", PHOTOS + ":val", "--without", "simplify")[1] != pipec("dump", PHOTOS + ":val")[1]
     for wrong in (("--after", "melt"), ("--without", "plan")):
         status, _, err = pipec("dump", PHOTOS + ":val", *wrong)
         assert status == 2 and "there are: " in err
@@ -229,11 +229,15 @@ def test_new_of_nothing(pipec, tmp_path):
 
 
 def test_a_path_with_quotes_and_braces(pipec, tmp_path):
-    folder = tmp_path / 'a "b" {c}'
-    folder.mkdir()
-    np.save(folder / "t.npy", np.arange(6))
-    assert pipec("new", folder / "t.npy", "-o", "new.pipe")[0] == 0
-    assert pipec("check", "--data", "new.pipe")[0] == 0
+    for name, settings in (('a "b" \\c', ()), ("{c}", (f"root={tmp_path}/{{c}}",))):
+        folder = tmp_path / name
+        folder.mkdir()
+        np.save(folder / "t.npy", np.arange(6))
+        assert pipec("new", folder / "t.npy", "-o", f"{len(name)}.pipe")[0] == 0
+        assert pipec("check", "--data", f"{len(name)}.pipe", *settings)[0] == 0
+    np.save(tmp_path / "{t}.npy", np.arange(6))
+    status, _, err = pipec("new", tmp_path / "{t}.npy")
+    assert status == 2 and "brace" in err
 
 
 # --- processes ------------------------------------------------------------------------------------
