@@ -14,7 +14,7 @@ from ..dsl.types import Type
 from ..kernels.sources import READABLE
 from ..runtime import plan as plans
 from ..runtime.plan import Column, Plan
-from .cut import Cut, Piece, column_dims, cut, pieces
+from .cut import BY, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program
 from .loops import Kernel
 
@@ -100,6 +100,7 @@ class _Lowering:
 
     def segment(self, name: str, piece: Piece) -> plans.Segment:
         requires = [(s.op, s.args[1]) for s in piece.stages if s.op in ("where", "check")]
+        _refuse(piece)
         return plans.Segment(
             start=self._start(name, piece), program=self._frame(name, piece.outputs, requires),
             orders=tuple(_order(s) for s in piece.stages if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
@@ -171,7 +172,7 @@ class _Lowering:
         if start["pad"]:
             options["padded"] = tuple(n for n, t in start.type.parts if n in before and t.missing and not before[n].missing)
         if "by" in given:
-            options["by"] = given["by"]["name"]
+            options["by"] = BY if given["by"].op != "field" else given["by"]["name"]
         numbers = {n: v for n, v in given.items() if n != "by"}
         for number, value in numbers.items():
             self._at_least_one(start, number, value)
@@ -199,8 +200,22 @@ def _int(n: Node) -> int:
 
 
 def _early(stage: Node, piece: Piece) -> bool:
-    """A `take` that no condition stands before counts positions."""
-    return stage.op == "take" and _before(stage, piece) == 0
+    """A `take` that no condition stands before counts positions of a source."""
+    return stage.op == "take" and piece.kind == "source" and _before(stage, piece) == 0
+
+
+def _refuse(piece: Piece) -> None:
+    """Orders of records made from records: only `repeat` runs, with whatever stands below it."""
+    names = [s.op for s in piece.stages]
+    if piece.kind == "source":
+        return
+    for name in ("shuffle", "balance"):
+        if name in names:
+            raise NotImplementedError(f"`{name}` below `{piece.kind}` checks, but doesn't run yet")
+    if names.count("repeat") > 1:
+        raise NotImplementedError(f"`repeat` twice below `{piece.kind}` checks, but doesn't run yet")
+    if "repeat" in names and "take" in names[: names.index("repeat")]:
+        raise NotImplementedError(f"`take` and then `repeat` below `{piece.kind}` checks, but doesn't run yet")
 
 
 def _before(stage: Node, piece: Piece) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..dsl.types import I64, Type
-from .graph import Node, node
+from .graph import Node, node, substitute
 
 STARTS = frozenset(("source", "each", "batch", "window", "pack", "mix", "zip", "sample", "share"))
+BY = "@by"   # the field that holds `by` of a batch where that is an expression
 SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance"))
 
 
@@ -31,11 +32,15 @@ def pieces(stream: Node) -> list[Piece]:
     """The segments of a stream in the order in which records pass them."""
     out: list[Piece] = []
     outputs: dict[str, Node] | None = None
+    by: Node | None = None      # the length of the batch below, where it isn't a field
     stages: list[Node] = []
     at = stream.args[0] if stream.op == "emit" else stream
     while True:
         if at.op == "map":
             outputs = dict(zip(at["names"], at.args[1:], strict=True))
+            if by is not None:
+                values = {node("field", type=t, name=n): outputs[n] for n, t in at.type.parts if n in outputs}
+                outputs[BY], by = substitute(by, values), None
         elif at.op in SAME_FRAME:
             stages.append(at)
         elif at.op in STARTS:
@@ -43,6 +48,9 @@ def pieces(stream: Node) -> list[Piece]:
                 outputs = _handed_on(at)
             out.append(Piece(at, tuple(reversed(stages)), outputs))
             outputs, stages = None, []
+            if "by" in at.get("has", ()):
+                length = at.args[1 + at["has"].index("by")]
+                by = None if length.op == "field" else length
             if at.op in ("source", "mix", "zip"):
                 return out[::-1]
         else:

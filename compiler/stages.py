@@ -223,7 +223,24 @@ class Stages:
             self._needs_random(frame, call)
             return frame
         key = self.key(frame, "shuffle")
-        return replace(frame, stream=self._node(frame, call, chunk=chunk, mix=mix, window=window, key=key))
+        return replace(frame, stream=self._above_samples(frame.stream, lambda s: self._node(
+            replace(frame, stream=s), call, type=s.type, chunk=chunk, mix=mix, window=window, key=key)))
+
+    def _above_samples(self, stream: Node, make: Callable[[Node], Node]) -> Node:
+        """A stage that permutes, put above the `sample` lines before it: those are about one record, like the others."""
+        passed: list[Node] = []
+        at = stream
+        while at.op in ("map", "where", "check", "sample"):
+            passed.append(at)
+            at = at.args[0]
+        if not any(s.op == "sample" for s in passed):
+            return make(stream)
+        made = make(at)
+        for old in reversed(passed):
+            made = node(old.op, made, *old.args[1:], type=old.type, **dict(old.attrs))
+            for span in self.context.spans.get(old, ()):
+                self.context.made(made, span)
+        return made
 
     def _literal(self, given: Given, name: str, call: tree.Call) -> int | None:
         """A count that must be a number when the program is compiled: 0 where it isn't given, None if it is wrong."""

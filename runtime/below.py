@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -89,10 +90,10 @@ class Below:
         if self.stacks:
             yield from self._stacked(epoch, reader)
             return
-        rows = self.first.run(_rows(reader, [c.name for c in self.plan.rows]))
+        rows = functools.partial(self.first.run, functools.partial(_rows, reader, [c.name for c in self.plan.rows]))
         for later in self.later:
-            rows = later.run(rows)
-        for done, row in enumerate(rows, 1):
+            rows = functools.partial(later.run, rows)
+        for done, row in enumerate(rows(), 1):
             yield row.fields, Progress(0, done, 1) if self.replays else Progress(row.next, row.skip, 1)
 
     def _stacked(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:

@@ -4,7 +4,8 @@ The same code runs in the producer (lines above `share()`) and in each consumer 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from .errors import DataError
 from .execute import Frames, Kernel, Runner
 from .feed import Feed, data_error, fields_of
 from .frames import Row, batch_row, each, groups, numbers_of, stack
+from .order import child_ids
 from .plan import Plan, Program, Segment, Start
 
 
@@ -96,10 +98,10 @@ class Later:
     def batches(self) -> bool:
         return self.segment.start.kind == "batch"
 
-    def run(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """The rows that this segment makes of the rows before it."""
+    def run(self, before: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+        """The rows that this segment makes of the rows before it, which `before` gives from their first on."""
         left = [n for _, n in self.segment.takes]
-        for frame in self._frames(rows):
+        for frame in self._turns(before):
             made, passed = self.one(frame)
             over = False
             for k, (needed, _) in enumerate(self.segment.takes):
@@ -111,6 +113,18 @@ class Later:
             if made is not None:
                 yield made
             if over:
+                return
+
+    def _turns(self, before: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+        """The frames of every turn of `repeat`, which joins their ids; once where there is none."""
+        repeats = [o.options["n"] for o in self.segment.orders if o.op == "repeat"] or [1]
+        for turn in range(repeats[0]) if repeats[0] else itertools.count():
+            some = False
+            for frame in self._frames(before()):
+                some = True
+                frame.id = int(child_ids(np.array([frame.id], np.uint64), turn)[0])
+                yield frame
+            if not some:
                 return
 
     def _frames(self, rows: Iterator[Row]) -> Iterator[Row]:

@@ -291,7 +291,7 @@ class Writer:
 
     def called(self, base: str, depth: int) -> str | None:
         known = [(n, args) for n, (args, result) in self.functions.items() if result == Kind(base)]
-        if not known or self.binders:
+        if not known:
             return None
         name, args = self.pick(known)
         words = {"float": "f32", "int": "i64", "bool": "bool"}
@@ -354,7 +354,7 @@ class Writer:
         name, k = self.pick(tensors)
         same = [n for n, other in tensors if (other.dims, other.base) == (k.dims, k.base)]
         number = k.base != "bool"
-        match self.number(0, 11):
+        match self.number(0, 14):
             case 0 | 1 | 2 | 3:
                 return self.built(depth)
             case 4 if number:                                     # element by element
@@ -386,6 +386,18 @@ class Writer:
                 return f"{name}[{self.number(0, int(k.dims[0]) - 1)}]", Kind(k.base, k.dims[1:], k.bound)
             case 11:
                 return self.operator() or self.built(depth)
+            case 12 if len(k.dims) > 1 and not self.batched:                                # an element that is a tensor
+                i = self.fresh("i")
+                other = self.pick(("1", "2"))
+                body = f"{name}[{i}]" if number and self.chance(2) else f"if {self.truth(1)} then {name}[{i}] else {name}[{i}]"
+                body = f"{body} + {other}" if number and body[0] != "i" else body
+                return f"[{body} for {i}]", Kind(k.base, k.dims, k.bound + 2)
+            case 13:                                                                        # one of two tensors
+                return f"if {self.truth(2)} then {name} else {self.pick(same)}", k
+            case 14 if number and not self.batched:                                         # a table, read at a computed place
+                place = f"clamp({self.small(2)[0]}, 0, 2)"
+                return f"[[{self.scalar(k.base, 1)}, {self.scalar(k.base, 1)}, {self.scalar(k.base, 1)}][{place}], 1, 0]", Kind(
+                    k.base, ("3",), SAFE)
         return self.built(depth)
 
     def kept(self, text: str, k: Kind) -> tuple[str, Kind]:
@@ -495,11 +507,17 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
         w.add(body, depth)
         if w.chance(8):
             body.append(f"where {w.truth(1)}")
+        if w.chance(12):
+            name = w.fresh("o")
+            body += [f"{name} ~ sample(other)", f"{name}y = {name}.y", f"{name}z = {name}.z"]
+            w.names |= {f"{name}y": Kind("float", ("3",)), f"{name}z": Kind("int", (), 255)}
     order = w.pick(("", "", "shuffle()", "shuffle(chunk=4, mix=2)", "shuffle(window=5)", "take(11)", "repeat(2)", "shuffle() repeat(2)",
                     "balance(few) shuffle()"))
     for stage in order.replace(") ", ")|").split("|"):
         if stage:
-            body.insert(w.number(0, len(body)), stage)
+            body.insert(0 if "balance" in stage else w.number("balance(few)" in body, len(body)), stage)
+    if w.chance(8):
+        body = ["skip_bad(at_most=1.0)", *body, f"check({w.truth(1)})"]
     shared = w.chance(3)
     if shared:
         body.append("share()")
@@ -516,6 +534,14 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
     lines_of_p = [*body, f"emit {', '.join(emitted)}"]
     used = {"n", *re.findall(r"\w+", " ".join(lines_of_p))}
     columns = [f"  {name}: {text}" for name, (text, _) in COLUMNS.items() if used & {name, *re.findall(r"\bw\b", text)}]
+    if any("sample(other)" in line for line in body):
+        declared += ["pipeline other", '  from npz("{data}") as Row', "  shuffle()", "  r ~ uniform(0, 1)", "  y = [v[i] * r for i]",
+                     "  z = b", "  emit y, z", ""]
+        columns = [f"  {name}: {COLUMNS[name][0]}" for name in COLUMNS if f"  {name}: {COLUMNS[name][0]}" in columns or name in "vb"]
+    if w.chance(4):
+        declared = ["param scale = 3", "let HALF = 0.5", "let TABLE = [2, 3, 5]", "", *declared]
+        lines_of_p[-1:-1] = ["scaled_up = scale * HALF + TABLE[1]"]
+        lines_of_p[-1] += ", scaled_up"
     return "\n".join(["seed 11", "", "schema Row", *columns, "", *declared, "pipeline p", '  from npz("{data}") as Row',
                       *(f"  {line}" for line in lines_of_p), ""])
 
@@ -536,6 +562,8 @@ def _batch(w: Writer, body: list[str], depth: int) -> None:
     n = w.number(1, 7)
     whole = w.chance(3)
     form = f"batch({n}, whole=true" if whole else f"batch({n}"
+    if w.chance(5) and "size" in w.names:
+        whole, form = False, w.pick((f"batch({n}, by=size, edges=[1, 4]", "batch(budget=17, by=size + 1"))
     first = str(n) if whole else "rows"
     pad = bool(ragged) and w.chance(2)
     body.append(form + (", pad=true)" if pad else ")"))
