@@ -78,7 +78,12 @@ def loaded(b: Buffer, at: Expr) -> Expr:
 
 
 def stored(e: Expr, dtype: str) -> Expr:
-    return Cast(e, dtype) if dtype in ("f16", "bf16") else e
+    if dtype not in ("f16", "bf16"):
+        return e
+    match e:
+        case Cast(value=Cast(dtype=d) as rounded, dtype="f32") if d == dtype:
+            return rounded
+    return Cast(e, dtype)
 
 
 def chosen(c: Expr, a: Expr | None, b: Expr | None) -> Expr | None:

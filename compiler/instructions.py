@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..runtime.objects import target
 from .emit_numba import INFIX, Interner, const_number
 from .loops import Apply, Cast, Const, Expr, Select, Var
 from .routines import Routine, routine_of
@@ -106,8 +107,16 @@ def unsigned_high(b: Any, x: Any, y: Any) -> Any:
 # --- conversions ---
 
 
+def has_halves() -> bool:
+    """Does this CPU convert f16 itself. Without, LLVM would call a library that isn't there."""
+    t = target()
+    return t.triple.startswith("aarch64") or "+f16c" in t.features.split(",")
+
+
 def half_of_float(b: Any, x: Any) -> Any:
-    """f32 to the bits of f16, to nearest even, as NumPy does it, in integer operations (no library call)."""
+    """f32 to the bits of f16, to nearest even: by the CPU, or in integer operations as NumPy does it."""
+    if has_halves():
+        return b.bitcast(b.fptrunc(x, ir.HalfType()), LLVM["f16"])
     v = b.bitcast(x, I32)
     c = lambda n: ir.Constant(I32, n)  # noqa: E731
     sign = b.and_(b.lshr(v, c(16)), c(0x8000))
@@ -128,6 +137,8 @@ def half_of_float(b: Any, x: Any) -> Any:
 
 
 def float_of_half(b: Any, h: Any) -> Any:
+    if has_halves():
+        return b.fpext(b.bitcast(h, ir.HalfType()), ir.FloatType())
     c = lambda n: ir.Constant(I32, n)  # noqa: E731
     v = b.zext(h, I32)
     sign = b.shl(b.and_(v, c(0x8000)), c(16))

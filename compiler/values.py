@@ -31,6 +31,7 @@ from .loops import (
     Var,
 )
 from .routines import applied
+from .split import split
 from .totality import Facts
 
 # A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
@@ -472,7 +473,7 @@ class Lowering:
         return Buffer(name, dtype, tuple(dims))
 
     def kernel(self) -> Kernel:
-        return Kernel(self.name, tuple(self.arguments), tuple(self.frames[0].body))
+        return Kernel(self.name, tuple(self.arguments), split(self.frames[0].body))
 
 
 BINDERS = ("i", "j", "k", "l")
