@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..dsl.types import I64, Type
-from .graph import Node, node, substitute
+from .graph import Node, node, rewrite
+from .promote import dim_node
 
 STARTS = frozenset(("source", "each", "batch", "window", "pack", "mix", "zip", "sample", "share"))
 BY = "@by"   # the field that holds `by` of a batch where that is an expression
@@ -37,10 +38,13 @@ def pieces(stream: Node) -> list[Piece]:
     at = stream.args[0] if stream.op == "emit" else stream
     while True:
         if at.op == "map":
-            outputs = dict(zip(at["names"], at.args[1:], strict=True))
+            if outputs is None:
+                outputs = dict(zip(at["names"], at.args[1:], strict=True))
+            else:   # a `sample` that nothing needs is gone between two maps
+                outputs = {name: _through(at, v) for name, v in outputs.items()}
+                stages = [_moved(at, s) for s in stages]
             if by is not None:
-                values = {node("field", type=t, name=n): outputs[n] for n, t in at.type.parts if n in outputs}
-                outputs[BY], by = substitute(by, values), None
+                outputs[BY], by = _through(at, by), None
         elif at.op in SAME_FRAME:
             stages.append(at)
         elif at.op in STARTS:
@@ -56,6 +60,25 @@ def pieces(stream: Node) -> list[Piece]:
         else:
             raise ValueError(f"{at.op} is no stream")
         at = at.args[0]
+
+
+def _through(at: Node, n: Node) -> Node:
+    """A value in terms of a map's fields as one in terms of the frame before the map."""
+    values = dict(zip(at["names"], at.args[1:], strict=True))
+
+    def change(m: Node) -> Node | None:
+        if m.op == "field":
+            return values[m["name"]]
+        if m.op == "extent" and m.get("field") is not None:
+            return dim_node(values[m["field"]].type.dims[m["axis"]])
+        return None
+
+    return rewrite(n, change)
+
+
+def _moved(at: Node, stage: Node) -> Node:
+    changed = tuple(_through(at, a) for a in stage.args[1:])
+    return node(stage.op, stage.args[0], *changed, type=stage.type, **dict(stage.attrs))
 
 
 def _handed_on(start: Node) -> dict[str, Node]:

@@ -515,7 +515,8 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
                     "balance(few) shuffle()"))
     for stage in order.replace(") ", ")|").split("|"):
         if stage:
-            body.insert(0 if "balance" in stage else w.number("balance(few)" in body, len(body)), stage)
+            last = next((i for i, line in enumerate(body) if "sample(" in line), len(body))
+            body.insert(0 if "balance" in stage else w.number("balance(few)" in body, last), stage)
     if w.chance(8):
         body = ["skip_bad(at_most=1.0)", *body, f"check({w.truth(1)})"]
     shared = w.chance(3)

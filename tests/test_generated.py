@@ -63,6 +63,8 @@ FOUND = {
     "nothing of the data is needed above share": ["share()", "s = 0", "emit s"],
     "a field that can't be stacked and nothing needs": ["t = [n for i < size]", "batch(2)", "emit n"],
     "a batch's count, not its longest field": ["batch(4)", "t = [3 * i for i < 9]", "share()", "y = [n[b] + 1 for b]", "emit y, t"],
+    "a sample that nothing needs": ["seq = [n + i for i < size]", "o ~ sample(q)", "where sum(seq[i] for i) < 30",
+                                    "long = [seq[i] * 2 for i]", "each(long)", "emit long, n"],
     "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],
 }
 
