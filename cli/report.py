@@ -1,6 +1,7 @@
 """Errors as text on stderr, with the program's lines where they can still be read."""
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 
@@ -24,10 +25,8 @@ def data_text(error: DataError, colour: bool) -> str:
     if error.where is not None:
         from ..dsl.parse import read
 
-        try:
+        with contextlib.suppress(PipeError):    # it was there when the program was checked
             texts[error.where.file] = read(error.where.file)
-        except PipeError:
-            pass  # it was there when the program was checked
     return render_data_error(error, texts, colour)
 
 

@@ -142,7 +142,8 @@ class Meter:
         kept = f" in {self.batches:,} batch{'es' if self.batches > 1 else ''}" if self.batched else ""
         after = f", {self.speed()} after the first" if self.rates() else ""
         records = f"{self.records:,} record{'s' if self.records != 1 else ''}"
-        return f"{path}: {records}{kept}{after}\nfirst {'batch' if self.batched else 'record'} after {self.first - self.started:.2f} s"
+        what = "batch" if self.batched else "record"
+        return f"{path}: {records}{kept}{after}\nfirst {what} after {self.first - self.started:.2f} s"
 
 
 def shown(rate: float) -> str:

@@ -104,7 +104,7 @@ def as_image(array: NDArray[Any]) -> Image.Image | None:
         if array.ndim == 2 and len(np.unique(array)) <= 64:
             return Image.fromarray(_colours()[array])
         return Image.fromarray(np.ascontiguousarray(array))
-    if array.ndim == 2 and array.dtype.kind in "iu" and 0 <= array.min() and array.max() <= 255:
+    if array.ndim == 2 and array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
         return Image.fromarray(_colours()[array.astype(np.uint8)])
     numbers = array.astype(np.float64)
     if not np.isfinite(numbers).any():

@@ -56,7 +56,8 @@ def named_record(program: Program, position: int, epoch: int = 0) -> tuple[str, 
     if made is None:
         raise LookupError(f"the epoch has no record at position {position:,} or after it")
     if made.position != position:
-        raise LookupError(f"the record at position {position:,} is left out by `where`; the next that stays is at {made.position:,}")
+        raise LookupError(f"the record at position {position:,} is left out by `where`; "
+                          f"the next that stays is at {made.position:,}")
     return made.name, {name: _plain(cells) for name, cells in made.fields.items()}
 
 

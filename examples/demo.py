@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -100,10 +101,9 @@ def main() -> None:
 
 def train(data: Path, epochs: int, steps: int) -> Any:
     """Train a network on the pipeline `train`, `steps` batches an epoch; says where the time went."""
+    import pipec
     import torch
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    import pipec
 
     torch.manual_seed(0)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))  # so small a network is faster so, and data needs cores too
@@ -143,9 +143,8 @@ def train(data: Path, epochs: int, steps: int) -> Any:
 
 def measure(model: Any, data: Path) -> tuple[int, int]:
     """(right, all) of the held-out crops, through the pipeline `val`."""
-    import torch
-
     import pipec
+    import torch
 
     right = total = 0
     model.eval()
@@ -164,4 +163,7 @@ def write_sheet(data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -243,7 +243,8 @@ def _refuse_externs(plan: Plan) -> None:
             for step in program.steps if program is not None else ():
                 if isinstance(step, CallExtern) and program is not None:
                     site = next((s for s in program.sites if s.number == step.site), None)
-                    raise extern_refused(step.target, Span(site.file, site.start, site.end) if site else None, plan.path, plan.texts)
+                    span = Span(site.file, site.start, site.end) if site else None
+                    raise extern_refused(step.target, span, plan.path, plan.texts)
 
 
 def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.random import DRAWS, draw_key
-from .errors import DataError
+from .errors import DataError, Where
 from .execute import Frames, Kernel, Runner
 from .feed import Feed, data_error, fields_of
 from .frames import Row, batch_row, each, groups, numbers_of, stack

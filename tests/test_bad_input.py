@@ -73,7 +73,7 @@ def write(path, content):
     (b"seed \xff\xfe\n", "not UTF-8"),
     (b"\xff\xfes\0e\0e\0d\0", "UTF-8"),
     (b"\x89PNG\r\n\x1a\n" + bytes(200), "not UTF-8"),
-    ("pipeline p\n\tfrom tar(\"x\") as S\n".encode(), "no schema `S`"),
+    (b"pipeline p\n\tfrom tar(\"x\") as S\n", "no schema `S`"),
     (b"(" * 10_000_000, "too long"),
     (b"let x = " + b"(" * 10_000 + b"1" + b")" * 10_000 + b"\n", "deep"),
     (b"let x = " + b"-" * 10_000 + b"1\n", "deep"),
@@ -117,6 +117,13 @@ def test_line_ends_and_marks_of_other_systems_are_fine(pipec, tmp_path, change):
 def test_params(pipec, tmp_path, imagenet, setting, said):
     status, _, err = pipec("run", write(tmp_path / "p.pipe", GOOD), f"root={imagenet}", setting)
     assert status in (1, 2) and said in err, err
+
+
+def test_a_number_that_params_make_too_small(pipec, tmp_path, imagenet):
+    path = write(tmp_path / "p.pipe", GOOD.replace("batch(batch_size)", "batch(batch_size // 4)"))
+    for flag in ((), ("--interpret",)):
+        status, _, err = pipec("run", path, f"root={imagenet}", "batch_size=3", *flag)
+        assert status == 1 and "E0804" in err and "p.pipe:17:3" in err, err
 
 
 def test_a_param_that_must_be_set(pipec, tmp_path):
@@ -328,7 +335,7 @@ def test_outputs_that_cannot_be_written(pipec, tmp_path, imagenet):
     path = write(tmp_path / "p.pipe", GOOD)
     for output in ("/nowhere/sheet.png", tmp_path, "p.pipe/sheet.png"):
         status, _, err = pipec("show", path, f"root={imagenet}", "-o", output)
-        assert status == 2 and "can't be written" in err or "is a folder" in err
+        assert status == 2 and ("can't be written" in err or "is a folder" in err)
         status, _, err = pipec("new", imagenet, "-o", output)
         assert status == 2 and err
 
@@ -337,8 +344,9 @@ def test_outputs_that_cannot_be_written(pipec, tmp_path, imagenet):
 
 PROGRAMS = [GOOD, EXTERN, *(path.read_text() for path in sorted((Path(__file__).parent.parent / "examples").glob("*.pipe")))]
 WORDS = sorted({word for text in PROGRAMS for word in re.findall(r'"[^"\n]*"|\w+|[^\w\s]|\n +|\n', text)} | {
-    "?", "??", "~", "<", "<=", "^", "//", "%", "in", "if", "then", "else", "not", "and", "or", "sum(", "[", "]", "mean(", "u8", "...",
-    "missing(", "each(", "pack(", "zip(", "window(", "balance(", "sample(", "repeat()", "take(3)", "check(", "index", "epoch", "\t"})
+    "?", "??", "~", "<", "<=", "^", "//", "%", "in", "if", "then", "else", "not", "and", "or", "sum(", "[", "]", "mean(", "u8",
+    "...", "missing(", "each(", "pack(", "zip(", "window(", "balance(", "sample(", "repeat()", "take(3)", "check(", "index",
+    "epoch", "\t"})
 
 
 def checked(text):

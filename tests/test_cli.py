@@ -89,7 +89,8 @@ def test_check_takes_files_with_several_pipelines(pipec):
 def test_check_data(pipec, imagenet, cifar, tmp_path):
     status, out, _ = pipec("check", "--data", PHOTOS, f"root={imagenet}")
     assert status == 0 and "40 records" in out and "12 records" in out
-    text = f'schema S\n  image: u8[32, 32, 4] from "x_train"\n  lable: u8\n\npipeline p\n  from npz("{cifar}") as S\n  emit image, lable\n'
+    text = ('schema S\n  image: u8[32, 32, 4] from "x_train"\n  lable: u8\n\n'
+            f'pipeline p\n  from npz("{cifar}") as S\n  emit image, lable\n')
     (tmp_path / "p.pipe").write_text(text)
     status, out, err = pipec("check", "--data", "p.pipe")
     assert status == 1 and out == ""
@@ -140,7 +141,8 @@ def test_dump_without_a_pass(pipec):
 
 
 def test_run(pipec, imagenet):
-    status, out, err = pipec("run", "--threads", 2, PHOTOS + ":train", f"root={imagenet}", "--epochs", 2, "size=16", "batch_size=8")
+    status, out, err = pipec("run", "--threads", 2, PHOTOS + ":train", f"root={imagenet}", "--epochs", 2, "size=16",
+                             "batch_size=8")
     assert status == 0 and err == ""
     assert re.match(rf"{PHOTOS}: 80 records in 10 batches, [\d,.]+ records/s, [\d,.]+ MB/s after the first\n"
                     r"first batch after [\d.]+ s\n$", out), out
@@ -155,7 +157,8 @@ def test_command_lines_that_are_wrong(pipec):
                        (["run", PHOTOS, "--memory", "lots"], '"500MB"'), (["run", PHOTOS, "--threads", "0"], "from 1 on"),
                        (["run", PHOTOS, "--epochs", "x"], "from 1 on"), (["run", PHOTOS, "size"], "name=value"),
                        (["run", PHOTOS, "size=3", "size=4"], "twice"), (["show", PHOTOS, "-n", "-1"], "from 1 on"),
-                       (["show", PHOTOS + ":train", "--field", "x"], "--record"), (["check", PHOTOS, "--form", "json"], "--form")):
+                       (["show", PHOTOS + ":train", "--field", "x"], "--record"),
+                       (["check", PHOTOS, "--form", "json"], "--form")):
         status, out, err = pipec(*line)
         assert status == 2 and said in err and out == "", (line, err)
 
@@ -183,7 +186,8 @@ def test_show_a_record(pipec, imagenet, tmp_path):
     assert re.search(r"^  crop   u8\[32, 32, 3\]  \d+ to \d+, mean [\d.]+: \d+, ", out, re.M), out
     status, again, _ = pipec("show", PHOTOS + ":train", f"root={imagenet}", "--record", 5, "size=32", "--epoch", 1)
     assert again != out
-    status, out, _ = pipec("show", PHOTOS + ":train", f"root={imagenet}", "--record", 5, "--field", "crop", "-o", "c.png", "size=32")
+    status, out, _ = pipec("show", PHOTOS + ":train", f"root={imagenet}", "--record", 5, "--field", "crop", "-o", "c.png",
+                           "size=32")
     assert status == 0 and "c.png" in out and Image.open(tmp_path / "c.png").size == (32, 32)
     status, _, err = pipec("show", PHOTOS + ":train", f"root={imagenet}", "--record", 5, "--field", "cop")
     assert status == 2 and "crop" in err
@@ -256,7 +260,8 @@ def alive(pid):
 
 def test_interrupted(imagenet):
     """Ctrl-C: status 130, what was done so far, no process left."""
-    command = [sys.executable, "-m", "pipec", "run", PHOTOS + ":train", f"root={imagenet}", "size=16", "batch_size=8", "--epochs", "100000"]
+    command = [sys.executable, "-m", "pipec", "run", PHOTOS + ":train", f"root={imagenet}", "size=16", "batch_size=8",
+               "--epochs", "100000"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     end = time.monotonic() + 60
     while not children(run.pid) and time.monotonic() < end:
@@ -292,7 +297,8 @@ def terminal(*arguments, **environment):
     """What a command writes on a terminal of its own."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "pipec", *arguments]
-    run = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"COLUMNS": "100", "TERM": "xterm"} | environment)
+    set_here = os.environ | {"COLUMNS": "100", "TERM": "xterm"} | environment
+    run = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=set_here)
     os.close(slave)
     written, end = b"", time.monotonic() + 60
     while time.monotonic() < end:
@@ -338,8 +344,9 @@ def test_masks_have_colours():
 
 
 def test_sheet_of_everything():
-    record = {"image": np.zeros((3, 8, 8), np.float32), "hot": np.eye(10, dtype=np.float32)[3], "mixed": np.array([0, .3, 0, .7, 0, 0]),
-              "wave": np.sin(np.arange(100.0)), "tokens": np.arange(50), "name": "läng\n" * 50, "raw": b"abc", "yes": np.True_,
+    record = {"image": np.zeros((3, 8, 8), np.float32), "hot": np.eye(10, dtype=np.float32)[3],
+              "mixed": np.array([0, .3, 0, .7, 0, 0]), "wave": np.sin(np.arange(100.0)), "tokens": np.arange(50),
+              "name": "läng\n" * 50, "raw": b"abc", "yes": np.True_,
               "none": np.zeros((0, 3)), "x": np.float32(2.5), "words": np.array(["a", "b"], object)}
     sheet = contact_sheet([record] * 3)
     assert sheet.width < 500 and 500 < sheet.height < 1500
