@@ -1,7 +1,8 @@
 """Fusion: what is built only to be indexed is computed where it is indexed, so no memory lies between.
 
 A build stays in memory where it is wanted whole, where several places want elements that aren't cheap, where a
-loop around would compute elements again and again, and where an element that nobody asks for may end the record.
+loop around would compute elements again and again, where an element that nobody asks for may end the record, and
+where one condition chooses all elements (lowering then asks it once).
 """
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ def inlinable(emit: Node) -> frozenset[Node]:
 
 def pays(build: Node, u: Uses, facts: Facts, work: Work) -> bool:
     """Is computing elements where they are indexed right, and cheaper than memory."""
-    if not u.indexed or facts.ends(build.args[0]):
+    if not u.indexed or facts.ends(build.args[0]) or facts.one_choice(build):
         return False
     if any(n["guard"] and not build.args[0].type.is_scalar for n in u.indexed):
         return False

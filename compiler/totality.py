@@ -15,6 +15,8 @@ I64_LOW, I64_HIGH = INT_RANGE["i64"]
 Interval = tuple[float, float]
 EVERYTHING: Interval = (-math.inf, math.inf)
 HEAVY = 1000.0
+# A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
+WORTH_A_BRANCH = 40.0
 
 
 class Facts:
@@ -63,6 +65,13 @@ class Facts:
                     found = 1.0 + sum(map(self.cost, n.args))
             self._cost[n] = found
         return found
+
+    def one_choice(self, n: Node) -> bool:
+        """Is one condition, which no binder changes, what chooses every element of this build, and a side dear."""
+        body = n.args[0]
+        if body.op != "select" or self.free(body.args[0]) & set(n["ids"]) or self.fails(body.args[0]):
+            return False
+        return max(map(self.cost, body.args[1:])) > WORTH_A_BRANCH
 
     def ends(self, n: Node) -> bool:
         """May evaluating `n` end the record."""

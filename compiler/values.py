@@ -13,6 +13,7 @@ from typing import Any
 from ..dsl.types import OBJECTS, Type
 from ..kernels import ops
 from ..kernels.scalar import SCALARS
+from .fuse import copied
 from .graph import Node, node, var
 from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
 from .loops import (
@@ -32,10 +33,8 @@ from .loops import (
 )
 from .routines import applied
 from .split import split
-from .totality import Facts
+from .totality import WORTH_A_BRANCH, Facts
 
-# A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
-CHEAP = 40.0
 # A value cheaper than this is written out again where it is used again.
 WORTH_KEEPING = 4.0
 
@@ -150,7 +149,7 @@ class Lowering:
         only where the loop runs, and only that loop may use it.
         """
         free, fails = self.facts.free(n), self.facts.fails(n)
-        stays = fails or self.facts.cost(n) > CHEAP
+        stays = fails or self.facts.cost(n) > WORTH_A_BRANCH
         knower, guard = self.frames[-1], None
         for frame in reversed(self.frames):
             if guard is None:
@@ -256,7 +255,7 @@ class Lowering:
 
     def lazy(self, n: Node) -> bool:
         """Must `n` not be computed where it isn't asked for, or is it too dear."""
-        return self.facts.fails(n) or self.facts.cost(n) > CHEAP
+        return self.facts.fails(n) or self.facts.cost(n) > WORTH_A_BRANCH
 
     def both(self, n: Node) -> Expr:
         """`and`, `or` whose second side is only computed where the first doesn't decide."""
@@ -386,6 +385,8 @@ class Lowering:
 
     def write_build(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
         body, *extents = n.args
+        if self.facts.one_choice(n):
+            return self.write_chosen(n, out, before)
 
         def nest(rest: list[tuple[int, Node]], places: tuple[Expr, ...]) -> None:
             if not rest:
@@ -395,6 +396,18 @@ class Lowering:
                 nest(inner, (*places, v))
 
         nest(list(zip(n["ids"], extents, strict=True)), before)
+
+    def write_chosen(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
+        """A build whose elements are all chosen by one condition: it is asked once, and only one side has loops."""
+        condition, *sides = n.args[0].args
+        c = self.expr(condition)
+        then, other = (side_of(n, s) for s in sides)
+        if isinstance(c, Const):
+            return self.write(then if c.value else other, out, before)
+        with self.branch(self.local(c)):
+            self.write(then, out, before)
+        with self.other_branch():
+            self.write(other, out, before)
 
     def write_whole(self, n: Node, out: Tensor) -> None:
         if n.op == "draw":
@@ -477,6 +490,12 @@ class Lowering:
 
 
 BINDERS = ("i", "j", "k", "l")
+
+
+def side_of(build: Node, side: Node) -> Node:
+    """`build` with only this side of its choice; where that is all of a tensor, the tensor."""
+    made = node("build", side, *build.args[1:], type=build.type, ids=build["ids"])
+    return copied(made) or made
 
 
 def _part(call: Node, name: str, type: Type) -> Node:

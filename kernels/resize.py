@@ -145,7 +145,7 @@ def _resized(img: Any, box: Any, height: int, width: int, filter: str, antialias
     return np.ascontiguousarray(done.transpose(1, 0, 2)).reshape(height, width, *rest)
 
 
-def _as_dtype(x: Any, dtype: Any) -> Any:
+def as_dtype(x: Any, dtype: Any) -> Any:
     """f32 results in the image's dtype: integers round half to even and saturate, bool is the nearer one."""
     if x.dtype == dtype:
         return x
@@ -193,7 +193,7 @@ def _lower_taps(k: Any, size: Any, start: Any, length: Any, out: Any, filter: st
 _TO_BITS = 12582912.0
 
 
-def _back(k: Any, value: Any, dtype: str, filter: str) -> Any:
+def back(k: Any, value: Any, dtype: str, filter: str) -> Any:
     """An f32 sum as an element of the result."""
     if dtype == "f32":
         return value
@@ -206,7 +206,7 @@ def _back(k: Any, value: Any, dtype: str, filter: str) -> Any:
     return k.cast(value, dtype, "round" if dtype in _WHOLE else "exact")
 
 
-def _product(dims: Any) -> Any:
+def product(dims: Any) -> Any:
     """Number of elements of the dimensions after the second."""
     count: Any = 1
     for d in dims:
@@ -259,7 +259,7 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
                    weight_x, j, count_x[j])
         # Converted where a vector holds one column, before single elements go to their rows.
         with k.loop(wide, "t") as t, k.loop(BLOCK, "r") as r:
-            k.store(pixels, (t, r), _back(k, sums[t, r], out.dtype, filter))
+            k.store(pixels, (t, r), back(k, sums[t, r], out.dtype, filter))
         with k.loop(k.call("min", height - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
             place = k.let((block * BLOCK + r) * wide, "place")
             with k.loop(wide, "t") as t:
@@ -278,7 +278,7 @@ def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, ste
         w = [k.let(weights[i, n + g], "w") for g in range(group)]
         place = [k.let(begin + (n + g) * step, "there") for g in range(group)]
         with k.loop(length, "t") as t:
-            terms = [w[g] * _f32(k, source, place[g] + t) for g in range(group)]
+            terms = [w[g] * as_f32(k, source, place[g] + t) for g in range(group)]
             total = terms[0] if fresh else into.at(at + t) + terms[0]
             for term in terms[1:]:
                 total = total + term
@@ -302,7 +302,7 @@ def _stored(source: Any, position: Any) -> Any:
     return getattr(loaded, "value", loaded)
 
 
-def _f32(k: Any, source: Any, position: Any) -> Any:
+def as_f32(k: Any, source: Any, position: Any) -> Any:
     return k.cast(_stored(source, position), "f32")
 
 
@@ -321,12 +321,12 @@ class resize:
 
     def ref(img: Any, box: Any, height: int, width: int, filter: str, antialias: bool = True) -> Any:
         result = _resized(img, box, int(height), int(width), _checked(filter), bool(antialias))
-        return _as_dtype(result, img.dtype)
+        return as_dtype(result, img.dtype)
 
     def lower(k: Any, out: Any, img: Any, box: Any, height: Any, width: Any, filter: str, antialias: Any) -> None:
         top, left, tall, broad = (k.let(k.cast(box[i], "f64"), "box") for i in range(4))
         axes = ((img.dims[0], top, tall, height), (img.dims[1], left, broad, width))
-        channels = _product(img.dims[2:])
+        channels = product(img.dims[2:])
         some = (img.dims[0] > 0) & (img.dims[1] > 0)
         with k.when(some):
             if _checked(filter) == "nearest":
