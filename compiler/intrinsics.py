@@ -117,14 +117,19 @@ def _place(b: Any, memory: Any, index: Any) -> Any:
 
 def _tell_apart(b: Any, access: Any, memory: Memory) -> None:
     """Memory that the kernel writes is no other name's memory, so that loops become vector code without checks."""
-    if not memory.written:
-        return
-    domain = b.module.add_metadata(["memory"])
-    scopes = {name: b.module.add_metadata([f"memory {name}", domain]) for name in sorted(memory.written)}
-    if memory.place in scopes:
-        access.set_metadata("alias.scope", b.module.add_metadata([scopes.pop(memory.place)]))
-    if scopes:
-        access.set_metadata("noalias", b.module.add_metadata(list(scopes.values())))
+    made = vars(b.module).setdefault("_told_apart", {})
+    if memory not in made:
+        made[memory] = _scopes(b.module, memory)
+    for name, scopes in made[memory]:
+        access.set_metadata(name, scopes)
+
+
+def _scopes(module: Any, memory: Memory) -> list[tuple[str, Any]]:
+    domain = module.add_metadata(["memory"])
+    others = {name: module.add_metadata([f"memory {name}", domain]) for name in sorted(memory.written)}
+    own = [others.pop(memory.place)] if memory.place in others else []
+    told = (("alias.scope", own), ("noalias", list(others.values())))
+    return [(name, module.add_metadata(scopes)) for name, scopes in told if scopes]
 
 
 @infer_global(operator.getitem)

@@ -1,7 +1,7 @@
 """Kernels to machine code: loop IR goes in, verified objects lie in the compile cache afterwards.
 
-The LLVM IR for one record gets the loop over records around it and becomes a relocatable object for this CPU.
-Numba is imported only where a test asks for a kernel through its text.
+A kernel's text goes through Numba, gets the loop over records around it and becomes a relocatable object for this CPU.
+Numba is imported only when there is something to compile.
 """
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .loops import Kernel
 LOOP = """
 define void @{symbol}(i64 %n, i64 %table, i64 %status, i64 %arena) {{
 entry:
-  %statuses = inttoptr i64 %status to ptr
+  %statuses = inttoptr i64 %status to i64*
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %loop, label %done
 loop:
   %r = phi i64 [ 0, %entry ], [ %next, %again ]
-  %place = getelementptr i64, ptr %statuses, i64 %r
-  %before = load i64, ptr %place
+  %place = getelementptr i64, i64* %statuses, i64 %r
+  %before = load i64, i64* %place
   %active = icmp eq i64 %before, 0
   br i1 %active, label %work, label %again
 work:
   %offset = mul i64 %r, {stride}
   %row = add i64 %table, %offset
   %now = call i64 @{record}(i64 %row, i64 %arena)
-  store i64 %now, ptr %place
+  store i64 %now, i64* %place
   %short = icmp eq i64 %now, -1
   br i1 %short, label %done, label %again
 again:
@@ -53,17 +53,12 @@ def machine() -> Any:
     )
 
 
-def object_code(kernel: Kernel, key: str, through: str = "numba") -> bytes:
+def object_code(kernel: Kernel, key: str) -> bytes:
     """The relocatable object of a kernel; its one visible symbol is `objects.symbol_of(key)`."""
+    from .through_numba import module_text
+
     binding, symbol = objects.llvm(), objects.symbol_of(key)
-    if through == "numba":
-        from .through_numba import module_text
-
-        ir = module_text(kernel_text(kernel), symbol)
-    else:
-        from .emit_llvm import module_text as printed
-
-        ir = printed(kernel, symbol)
+    ir = module_text(kernel_text(kernel), symbol)
     loop = LOOP.format(record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
     module = binding.parse_assembly(ir + loop)
     module.triple, module.data_layout = objects.target().triple, str(machine().target_data)

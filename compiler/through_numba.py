@@ -6,12 +6,15 @@ Numba's inference: every name of a kernel has one type, known from its first ass
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
 from numba import types
-from numba.core import bytecode, callconv, funcdesc, ir, lowering, targetconfig, typing
+from numba.core import bytecode, callconv, cgutils, funcdesc, ir, lowering, targetconfig, typing
 from numba.core.compiler import Flags
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.cpu import CPUContext
 from numba.core.interpreter import Interpreter
 from numba.core.typing.templates import Signature
@@ -57,6 +60,15 @@ class Context(CPUContext):  # type: ignore[misc]
     @functools.cached_property
     def call_conv(self) -> Any:
         return Plain(self)
+
+    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        key = (fn, sig.args, sig.return_type)
+        if key not in _found:
+            _found[key] = super().get_function(fn, sig, _firstcall)
+        return _found[key]
+
+
+_found: dict[Any, Any] = {}
 
 
 @functools.cache
@@ -141,8 +153,18 @@ def _call_type(function: Any, *args: Any) -> Any:
     return contexts()[0].resolve_function_type(function, args, {})
 
 
+class Reader(Interpreter):  # type: ignore[misc]
+    """Numba's reader of bytecode, without its search for `with`, `try` and long lists of arguments."""
+
+    def post_process(self, peepholes: Any, func_ir: Any) -> Any:
+        return func_ir
+
+
 class Lower(lowering.Lower):  # type: ignore[misc]
-    """Numba's lowering; long loops are marked so that LLVM leaves them as they are."""
+    """Numba's lowering, without what only objects with counted references need.
+
+    Long loops are marked so that LLVM leaves them as they are.
+    """
 
     def lower_block(self, block: Any) -> None:
         self.pre_block(block)
@@ -151,6 +173,32 @@ class Lower(lowering.Lower):  # type: ignore[misc]
             self.lower_inst(inst)
             if isinstance(inst, ir.Jump) and self.blkmap[inst.target].is_terminated:
                 self._again(self.blkmap[inst.target])
+
+    def _applied(self, function: Any, signature: Signature, args: Sequence[Any], result: Any) -> Any:
+        given = [self.context.cast(self.builder, self.loadvar(a.name), self.typeof(a.name), t)
+                 for a, t in zip(args, signature.args, strict=True)]
+        made = self.context.get_function(function, signature)(self.builder, given)
+        return self.context.cast(self.builder, made, signature.return_type, result)
+
+    def lower_call(self, resty: Any, expr: Any) -> Any:
+        return self._applied(self.typeof(expr.func.name), self.fndesc.calltypes[expr], expr.args, resty)
+
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        return self._applied(_value_type(op), self.fndesc.calltypes[expr], (expr.lhs, expr.rhs), resty)
+
+    def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Signature) -> Any:
+        return self._applied(operator.getitem, signature, (value, index), resty)
+
+    def lower_setitem(self, target_var: Any, index_var: Any, value_var: Any, signature: Signature) -> Any:
+        return self._applied(operator.setitem, signature, (target_var, index_var, value_var), types.none)
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name)
+
+    def decref(self, typ: Any, val: Any) -> None:
+        pass
+
+    incref = decref
 
     def _again(self, head: Any) -> None:
         blocks = self.function.blocks
@@ -161,12 +209,13 @@ class Lower(lowering.Lower):  # type: ignore[misc]
             self.builder.block.terminator.set_metadata("llvm.loop", mark)
 
 
+@global_compiler_lock  # type: ignore[untyped-decorator]
 def module_text(text: str, symbol: str) -> str:
     """LLVM IR whose internal function `{symbol}_record` is the kernel's: status = f(row of the table, arena)."""
     code = [c for c in compile(text, "<kernel>", "exec").co_consts if isinstance(c, CodeType)][-1]   # after the routines
     function = FunctionType(code, namespace(code))
     identity = bytecode.FunctionIdentity.from_function(function)
-    read = Interpreter(identity).interpret(bytecode.ByteCode(identity))
+    read = Reader(identity).interpret(bytecode.ByteCode(identity))
     written = frozenset(s.target.name for b in read.blocks.values() for s in b.body if isinstance(s, ir.SetItem))
     typer, target, flags = contexts()
     target.refresh()   # with the intrinsics made for this text
