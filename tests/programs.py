@@ -333,7 +333,8 @@ class Writer:
                     if k.bound > SAFE:
                         body, k = f"({body}) % 1009", Kind(base, dims, 1009)
                 return f"[{body} for {', '.join(order)}]", Kind(base, dims, k.bound if base == "int" and k.dims == dims else SAFE)
-            dims = tuple(self.pick(("3", "4", "2", "9", "40", "1", *self.sizes())) for _ in range(1 + self.chance(2) + self.chance(4)))
+            rank = 1 + self.chance(2) + self.chance(4)
+            dims = tuple(self.pick(("3", "4", "2", "9", "40", "1", *self.sizes())) for _ in range(rank))
             if sum(not d.isdigit() for d in dims) > 1 or dims.count("40") > 1:
                 dims = dims[:1]
             ids = [self.fresh("i") for _ in dims]
@@ -427,7 +428,7 @@ class Writer:
             ("resize(img, [0, 0, 4, 5], 3, 7)", Kind("int", ("3", "7", "3"), 255)),
             (f"adjust_contrast(img, {abs(self.number(0, 5)) / 2})", Kind("int", ("4", "5", "3"), 255)),
             (f"adjust_hue(img, 0.{self.number(1, 9)})", Kind("int", ("4", "5", "3"), 255)),
-            ("ends(v).low + ends(v).all", Kind("float", ("3",))) if "ends" in self.functions else ("v * 2", Kind("float", ("3",))),
+            ("ends(v).low + ends(v).all" if "ends" in self.functions else "v * 2", Kind("float", ("3",))),
         ]
         if vector[0] not in self.names or "marks" not in self.names or "wave" not in self.names:
             return None
@@ -442,10 +443,13 @@ class Writer:
         rows: list[tuple[str, Kind]] = [
             ("uniform(0, 1)", Kind("float")), ("integers(0, 10)", Kind("int", (), 10)), ("bernoulli(0.3)", Kind("bool")),
             ("normal()", Kind("float")), ("normal(2.0, 0.5)", Kind("float")), ("log_uniform(0.1, 9.0)", Kind("float")),
-            ("uniform(-2.5, 1.5)", Kind("float")), ("choice([3, 1, 4, 1, 5])", Kind("int", (), 5)), ("beta(0.4, 0.4)", Kind("float")),
+            ("uniform(-2.5, 1.5)", Kind("float")), ("choice([3, 1, 4, 1, 5])", Kind("int", (), 5)),
+            ("beta(0.4, 0.4)", Kind("float")),
             ("gamma(2.0)", Kind("float")), (f"permutation({count})", Kind("int", (count,), 5)),
-            (f"[uniform(0, 1) for i < {count}]", Kind("float", (count,))), (f"[normal() for i < {count}, j < 3]", Kind("float", (count, "3"))),
-            (f"[integers(-i, 2 * i + 1) for i < {count}]", Kind("int", (count,), 9)), ("integers(-300, 300)", Kind("int", (), 300)),
+            (f"[uniform(0, 1) for i < {count}]", Kind("float", (count,))),
+            (f"[normal() for i < {count}, j < 3]", Kind("float", (count, "3"))),
+            (f"[integers(-i, 2 * i + 1) for i < {count}]", Kind("int", (count,), 9)),
+            ("integers(-300, 300)", Kind("int", (), 300)),
         ]
         if not self.batched and "size" in self.bounds:
             rows += [("integers(0, size + 1)", Kind("int", (), 8)), ("[bernoulli(0.5) for i < w]", Kind("bool", ("w",))),
@@ -484,7 +488,8 @@ def functions(w: Writer) -> list[str]:
     if w.chance(3):
         inner = Writer(w.draw, {"y": Kind("float", ("len",)), "z": Kind("float", ("len",))}, {"j": "len"}, bounds={"len": 40})
         inner.made = 600
-        out += ["fn across(y: f32[len]) -> f32", "  z = [y[i] * 0.5 for i]", f"  f32(sum({inner.scalar('float', 2)} for j < len))", ""]
+        out += ["fn across(y: f32[len]) -> f32", "  z = [y[i] * 0.5 for i]",
+                f"  f32(sum({inner.scalar('float', 2)} for j < len))", ""]
         w.functions["across"] = ((Kind("float", ("len",)),), Kind("float"))
     if w.chance(4):
         out += ["fn ends(y: f32[len]) -> (low: f32, all: f32[len])", "  low = min(y) ?? 0", "  all = [y[i] - low for i]", ""]
@@ -511,8 +516,8 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
             name = w.fresh("o")
             body += [f"{name} ~ sample(other)", f"{name}y = {name}.y", f"{name}z = {name}.z"]
             w.names |= {f"{name}y": Kind("float", ("3",)), f"{name}z": Kind("int", (), 255)}
-    order = w.pick(("", "", "shuffle()", "shuffle(chunk=4, mix=2)", "shuffle(window=5)", "take(11)", "repeat(2)", "shuffle() repeat(2)",
-                    "balance(few) shuffle()"))
+    order = w.pick(("", "", "shuffle()", "shuffle(chunk=4, mix=2)", "shuffle(window=5)", "take(11)", "repeat(2)",
+                    "shuffle() repeat(2)", "balance(few) shuffle()"))
     for stage in order.replace(") ", ")|").split("|"):
         if stage:
             last = next((i for i, line in enumerate(body) if "sample(" in line), len(body))
@@ -536,9 +541,10 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
     used = {"n", *re.findall(r"\w+", " ".join(lines_of_p))}
     columns = [f"  {name}: {text}" for name, (text, _) in COLUMNS.items() if used & {name, *re.findall(r"\bw\b", text)}]
     if any("sample(other)" in line for line in body):
-        declared += ["pipeline other", '  from npz("{data}") as Row', "  shuffle()", "  r ~ uniform(0, 1)", "  y = [v[i] * r for i]",
-                     "  z = b", "  emit y, z", ""]
-        columns = [f"  {name}: {COLUMNS[name][0]}" for name in COLUMNS if f"  {name}: {COLUMNS[name][0]}" in columns or name in "vb"]
+        declared += ["pipeline other", '  from npz("{data}") as Row', "  shuffle()", "  r ~ uniform(0, 1)",
+                     "  y = [v[i] * r for i]", "  z = b", "  emit y, z", ""]
+        lines_of_schema = {name: f"  {name}: {text}" for name, (text, _) in COLUMNS.items()}
+        columns = [line for name, line in lines_of_schema.items() if line in columns or name in ("v", "b")]
     if w.chance(4):
         declared = ["param scale = 3", "let HALF = 0.5", "let TABLE = [2, 3, 5]", "", *declared]
         lines_of_p[-1:-1] = ["scaled_up = scale * HALF + TABLE[1]"]

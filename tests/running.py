@@ -25,7 +25,9 @@ def fields_of(batch):
 
 
 def kept(value):
-    return [kept(v) for v in value] if isinstance(value, list) else np.array(value) if not isinstance(value, bytes | str) else value
+    if isinstance(value, list):
+        return [kept(v) for v in value]
+    return value if isinstance(value, bytes | str) else np.array(value)
 
 
 def interpreted(path, epoch=0, run=None, **params):
@@ -66,7 +68,7 @@ def assert_same(compiled, reference):
 
 
 def _assert_equal(one, other, what):
-    if isinstance(other, list | bytes | str) or getattr(np.asarray(other), "dtype", None) == object:
+    if isinstance(other, list | bytes | str) or np.asarray(other).dtype.kind == "O":
         assert list(one) == list(other), what
         return
     one, other = np.asarray(one), np.asarray(other)

@@ -12,7 +12,7 @@ from pipec.compiler.compile import pass_names
 from programs import programs, write_data
 from running import assert_same, run_compiled, run_interpreted
 
-EXAMPLES = int(os.environ.get("PIPEC_GENERATED", "40"))
+EXAMPLES = int(os.environ.get("PIPEC_GENERATED", "60"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def compare(text, data, epoch=0, without=(), threads=2):
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=False, derandomize="PIPEC_GENERATED" not in os.environ,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
-@given(text=programs(), epoch=st.sampled_from((0, 1, 7)), without=st.sets(st.sampled_from(pass_names())), threads=st.integers(1, 4))
+@given(text=programs(), epoch=st.sampled_from((0, 1, 7)), without=st.sets(st.sampled_from(pass_names())),
+       threads=st.integers(1, 4))
 def test_compiled_is_interpreted(data, text, epoch, without, threads):
     compare(text, data, epoch, sorted(without), threads)
 
@@ -62,7 +63,8 @@ FOUND = {
     "nothing of the data is needed": ["batch(1)", "s = 0", "emit s"],
     "nothing of the data is needed above share": ["share()", "s = 0", "emit s"],
     "a field that can't be stacked and nothing needs": ["t = [n for i < size]", "batch(2)", "emit n"],
-    "a batch's count, not its longest field": ["batch(4)", "t = [3 * i for i < 9]", "share()", "y = [n[b] + 1 for b]", "emit y, t"],
+    "a batch's count, not its longest field": [
+        "batch(4)", "t = [3 * i for i < 9]", "share()", "y = [n[b] + 1 for b]", "emit y, t"],
     "a sample that nothing needs": ["seq = [n + i for i < size]", "o ~ sample(q)", "where sum(seq[i] for i) < 30",
                                     "long = [seq[i] * 2 for i]", "each(long)", "emit long, n"],
     "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],

@@ -104,8 +104,8 @@ def all_numbers(batches, name="n"):
     return [int(v) for batch in batches for v in np.ravel(batch[name])]
 
 
-@pytest.mark.parametrize("name", ["shuffle", "shuffle chunks", "shuffle windows", "batch", "batch larger than all", "share and batch",
-                                  "shard", "batch padded", "share of ragged fields"])
+@pytest.mark.parametrize("name", ["shuffle", "shuffle chunks", "shuffle windows", "batch", "batch larger than all",
+                                  "share and batch", "shard", "batch padded", "share of ragged fields"])
 def test_every_record_once(tmp_path, numbers, name):
     for epoch in (0, 1):
         found = all_numbers(delivered(program(tmp_path, numbers, BODIES[name]), epoch, "p"))
