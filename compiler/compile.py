@@ -14,8 +14,8 @@ from ..dsl.types import Type
 from ..kernels.sources import READABLE
 from ..runtime import plan as plans
 from ..runtime.plan import Column, Plan
-from .cut import BY, Cut, Piece, column_dims, cut, pieces
-from .graph import Node, Program
+from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
+from .graph import Node, Program, walk
 from .loops import Kernel
 
 Spans = dict[Node, tuple[Span, ...]]
@@ -73,6 +73,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
 
     spans = dict(program.spans)
     emit = transformed(program.emit, without, spans=spans)
+    _carry_stages(program.emit, emit, spans)
     parts = cut(emit)
     lowering = _Lowering(replace(program, spans=spans))
     above = tuple(lowering.segment(f"above{i}", p) for i, p in enumerate(parts.above))
@@ -85,6 +86,17 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
         texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest())
     return Compiled(plan, tuple(lowering.kernels))
+
+
+def _carry_stages(before: Node, after: Node, spans: Spans) -> None:
+    """Stages that a pass made anew stand where those they replace stood."""
+    old, new = ([n for n in walk(emit) if n.op in STARTS] for emit in (before, after))
+    for op in {n.op for n in new}:
+        were, are = ([n for n in nodes if n.op == op] for nodes in (old, new))
+        if len(were) == len(are):
+            for made, meant in zip(are, were, strict=True):
+                if made not in spans and meant in spans:
+                    spans[made] = spans[meant]
 
 
 def _columns(fields: Mapping[str, Type]) -> tuple[Column, ...]:
@@ -103,7 +115,8 @@ class _Lowering:
         _refuse(piece)
         return plans.Segment(
             start=self._start(name, piece), program=self._frame(name, piece.outputs, requires),
-            orders=tuple(_order(s) for s in piece.stages if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
+            orders=tuple(_order(s) for s in piece.stages
+                         if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
             takes=tuple((_before(s, piece), _int(s.args[1])) for s in piece.stages if s.op == "take" and not _early(s, piece)),
             at_most=next((float(s["at_most"]) for s in piece.stages if s.op == "skip_bad"), None))
 

@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipec.cli import main
 from pipec.compiler.check import check
+from pipec.compiler.sources import KINDS
 from pipec.dsl.problems import PipeError
 from pipec.dsl.render import render, to_json
+from pipec.kernels.sources import READABLE
 
 GOOD = '''\
 param root: path = "data"
@@ -123,7 +125,7 @@ def test_a_number_that_params_make_too_small(pipec, tmp_path, imagenet):
     path = write(tmp_path / "p.pipe", GOOD.replace("batch(batch_size)", "batch(batch_size // 4)"))
     for flag in ((), ("--interpret",)):
         status, _, err = pipec("run", path, f"root={imagenet}", "batch_size=3", *flag)
-        assert status == 1 and "E0804" in err and "p.pipe:17:3" in err, err
+        assert status == 1 and "E0804" in err and "p.pipe:17:" in err, err
 
 
 def test_a_param_that_must_be_set(pipec, tmp_path):
@@ -139,13 +141,16 @@ def test_a_param_that_must_be_set(pipec, tmp_path):
 ])
 def test_stages_that_do_not_run(pipec, tmp_path, line, said):
     np.save(tmp_path / "t.npy", np.arange(40))
-    text = f'schema T\n  token: i64\n\npipeline train\n  from npy("t.npy") as T\n{line}  emit token\n'
+    text = f'schema T\n  token: i64\n\npipeline train\n  from npy("t.npy") as T\n{line}  y = token + 0\n  emit y\n'
     status, _, err = pipec("run", write(tmp_path / "p.pipe", text))
     assert status == 2 and said in err and "p.pipe:6:3" in err
 
 
 def test_sources_that_cannot_be_read_yet(pipec, tmp_path):
-    text = 'schema T\n  token: i64\n\npipeline train\n  from parquet("t.parquet") as T\n  emit token\n'
+    kind = next((kind for kind in KINDS if kind not in READABLE), None)
+    if kind is None:
+        pytest.skip("all sources can be read")
+    text = f'schema T\n  key: text\n\npipeline train\n  from {kind}("t") as T\n  emit key\n'
     status, _, err = pipec("run", write(tmp_path / "p.pipe", text))
     assert status == 2 and "E0513" in err and "p.pipe:5:3" in err
 
