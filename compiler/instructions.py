@@ -3,6 +3,7 @@
 A code is a function of an LLVM builder and the arguments' values. Routines become functions of their own, which the
 kernel's code calls and LLVM puts in place.
 """
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -168,9 +169,26 @@ RANGES = {"u8": (0, 255), "i8": (-128, 127), "u16": (0, 65535), "i16": (-32768, 
           "i32": (-(2**31), 2**31 - 1)}
 
 
+NARROW = ("u8", "i8", "u16", "i16")
+
+
+def to_narrow(b: Any, x: Any, target: str) -> Any:
+    """A float to an integer of 8 or 16 bits, kept inside its range; not a number is 0. By way of i32, since LLVM's own
+    saturating conversion to these isn't made vector code."""
+    low, high = (ir.Constant(x.type, float(v)) for v in RANGES[target])
+    zero = ir.Constant(x.type, 0.0)
+    if target[0] == "i":
+        x = b.select(b.fcmp_unordered("uno", x, x), zero, x)
+    x = b.select(b.fcmp_ordered(">", x, low), x, low)
+    x = b.select(b.fcmp_ordered("<", x, high), x, high)
+    return b.trunc(b.fptosi(x, I32), LLVM[target])
+
+
 def to_integer(b: Any, x: Any, target: str, mode: str) -> Any:
     if mode == "round":
         x = overloaded("rint")(b, x)
+    if target in NARROW:
+        return to_narrow(b, x, target)
     letter, width = ("u" if target[0] == "u" else "s"), LLVM[target]
     return llvm_call(b, f"llvm.fpto{letter}i.sat.{suffix(width)}.{suffix(x.type)}", width, x)
 
