@@ -252,7 +252,7 @@ class Writer:
         outer = dict(self.binders)
         self.binders |= dict(zip(ids, dims))
         over = ", ".join(f"{i} < {d}" for i, d in zip(ids, dims))
-        empty = any(not d.isdigit() for d in dims) and not set(outer.values()) & set(dims)
+        empty = any(not d.isdigit() and d not in outer.values() for d in dims)
         try:
             if base == "bool":
                 return f"{self.pick(('any', 'all'))}({self.truth(depth - 2)} for {over})", 0
