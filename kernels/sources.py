@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +30,14 @@ from .ops import BadRecord
 DAMAGE = (ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError, SyntaxError, struct.error,
           zlib.error, zipfile.BadZipFile, tokenize.TokenError)
 Column = tuple[str, tuple[tuple[str, ...], ...], str]
-READABLE = ("tar", "folder", "npz", "npy")  # kinds that `open_source` opens
+KINDS = {  # kinds of sources, and the class that reads them
+    "tar": ("tar", "TarSource"), "folder": ("folder", "FolderSource"), "files": ("files", "FilesSource"),
+    "audio": ("files", "AudioSource"), "npz": ("arrays", "ArraySource"), "npy": ("arrays", "ArraySource"),
+    "bin": ("binary", "BinarySource"), "parquet": ("parquet", "ParquetSource"), "arrow": ("arrow", "ArrowSource"),
+    "csv": ("csvtext", "CsvSource"), "jsonl": ("jsonl", "JsonlSource"), "lines": ("lines", "LinesSource"),
+    "lmdb": ("lmdb", "LmdbSource"),
+}
+READABLE = tuple(KINDS)  # kinds that `open_source` opens
 FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
 
 
@@ -60,6 +68,15 @@ class Source(Protocol):
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """All records of each field as one array, where the data already lies in memory like that."""
+        ...
+
+
+class ManySource(Source, Protocol):
+    """A source that reads many records at once faster than one by one."""
+
+    def read_many(self, indexes: NDArray[np.int64]) -> tuple[dict[str, Any], dict[int, BadRecord]]:
+        """For each field an array (masked where values are missing) or a list, one row per index; and what is wrong,
+        by place in `indexes`, where a row holds anything. Equal to `read` of each."""
         ...
 
 
@@ -187,19 +204,21 @@ def number_of(text: str, word: str, what: str) -> Any:
     """Decimal text as a number of dtype `word`, exact for integers; raises BadRecord."""
     shown = text[:20] + ("…" if len(text) > 20 else "")
     try:
+        if "_" in text or not text.isascii():   # Python would take these
+            raise ValueError
         if word in INTEGERS:
-            info, value = np.iinfo(_numpy_name(word)), int(text[:40])
+            info, value = np.iinfo(numpy_name(word)), int(text[:40])
             if not info.min <= value <= info.max or len(text) > 40:
                 raise BadRecord("E0801", f"{what} holds {shown}, which doesn't fit {word}")
-            return np.dtype(_numpy_name(word)).type(value)
+            return np.dtype(numpy_name(word)).type(value)
         if word == "bool":
             return np.bool_({"0": False, "1": True, "false": False, "true": True}[text.lower()])
-        return np.dtype(_numpy_name("f64" if word == "bf16" else word)).type(float(text))
+        return np.dtype(numpy_name("f64" if word == "bf16" else word)).type(float(text))
     except (ValueError, KeyError, TypeError):
         raise BadRecord("E0801", f'{what} holds "{shown}", which is no {word}') from None
 
 
-def _numpy_name(word: str) -> str:
+def numpy_name(word: str) -> str:
     kind = {"u": "uint", "i": "int", "f": "float"}[word[0]]
     return kind + str(int(word[1:]))
 
@@ -213,7 +232,7 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
         raise BadRecord("E0801", f"{what} is no .npy array: {str(error)[:80]}") from None
     if word not in INTEGERS and word not in FLOATS and word != "bool":
         raise BadRecord("E0801", f"{what} can't be read as {type_text}: .npy files hold no {word}")
-    wanted = np.dtype(bool if word == "bool" else _numpy_name(word))
+    wanted = np.dtype(bool if word == "bool" else numpy_name(word))
     if array.dtype != wanted:
         raise BadRecord("E0801", f"{what} holds {array.dtype}, the schema says {type_text}")
     dims = type_text[type_text.index("[") + 1 : -1].split(",")
@@ -225,6 +244,12 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
 def shown(names: tuple[str, ...]) -> str:
     """The alternatives of one column as a schema writes them."""
     return "|".join(names)
+
+
+def row_ids(starts: NDArray[np.int64], indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Ids of rows: file `f` holds the rows from `starts[f]` on."""
+    files = np.searchsorted(starts, indexes, side="right") - 1
+    return ((files << FILE_SHIFT) + indexes - starts[files]).astype(np.uint64)
 
 
 def stacked(values: list[Any], what: str) -> Any:
@@ -242,11 +267,8 @@ def open_source(kind: str, paths: Sequence[str], options: Mapping[str, Any], col
 
     Raises SourceError where the source as a whole can't be read.
     """
-    from . import arrays, folder, tar
-
-    kinds: dict[str, Any] = {"tar": tar.TarSource, "folder": folder.FolderSource, "npz": arrays.ArraySource, "npy": arrays.ArraySource}
-    if kind not in kinds:
-        raise SourceError("E0810", f"`{kind}` sources can be checked but not read yet",
-                          (f"sources that run: {', '.join(sorted(kinds))}",))
-    opened: Source = kinds[kind](paths, options, columns)
+    if kind not in KINDS:
+        raise SourceError("E0810", f"there is no source `{kind}`", (f"sources: {', '.join(KINDS)}",))
+    module, name = KINDS[kind]
+    opened: Source = getattr(import_module(f".{module}", __package__), name)(paths, options, columns)
     return opened

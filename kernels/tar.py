@@ -6,7 +6,6 @@ files, `__meta__`-like names, directories and links are passed over.
 """
 from __future__ import annotations
 
-import hashlib
 import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kept
 from .ops import BadRecord
 from .sources import FILE_SHIFT, Column, Files, SourceError, expand, shown, stacked, value_of
 
@@ -131,18 +131,10 @@ def _foreign(file: Any) -> str:
     return "this is no tar archive"
 
 
-def _cache_path(path: str) -> str:
-    root = os.environ.get("PIPEC_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
-    stat = os.stat(path)
-    name = f"{VERSION}\0{os.path.abspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
-    return os.path.join(root, "tar", hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
-
-
 def indexed(path: str) -> Shard:
     """The shard's index, from the user's cache where the file hasn't changed since."""
     try:
-        cached = _cache_path(path)
+        cached = kept.place("tar", path, str(VERSION))
         with open(cached, "rb") as file:
             return msgspec.msgpack.decode(file.read(), type=Shard)
     except FileNotFoundError:
@@ -150,15 +142,14 @@ def indexed(path: str) -> Shard:
     except (OSError, msgspec.DecodeError):
         return scan(path)
     shard = scan(path)
-    try:
-        os.makedirs(os.path.dirname(cached), exist_ok=True)
-        temporary = f"{cached}.{os.getpid()}"
-        with open(temporary, "wb") as file:
-            file.write(msgspec.msgpack.encode(shard))
-        os.replace(temporary, cached)
-    except (OSError, UnboundLocalError):
-        pass  # the cache saves time only
+    if os.path.exists(path):
+        kept.put(cached, lambda temporary: _save(temporary, shard))
     return shard
+
+
+def _save(path: str, shard: Shard) -> None:
+    with open(path, "wb") as file:
+        file.write(msgspec.msgpack.encode(shard))
 
 
 class TarSource:

@@ -1,0 +1,191 @@
+"""Sources whose files are made of blocks of rows that are decoded as a whole (row groups, record batches).
+
+Decoded blocks are kept up to a bound in bytes, the last used ones. A block that can't be decoded makes bad records.
+"""
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import Values, Wanted, stack_values
+from .ops import BadRecord
+from .sources import FILE_SHIFT, SourceError, row_ids
+
+Ints = NDArray[np.int64]
+KEPT = 256 << 20        # bytes of decoded blocks; at least one is kept
+MOST_ROWS = 1 << FILE_SHIFT
+Block = dict[str, list[Values]]   # for each field, the values of its columns
+
+
+class BlockSource:
+    """Rows of all blocks of all files. A kind says what its files hold (`open`) and decodes a block (`decode`)."""
+
+    def __init__(self, paths: list[str], columns: list[Wanted]):
+        self.paths, self.wanted = paths, columns
+        self.blocks: list[tuple[int, int]] = []   # (file, block in the file)
+        lengths: list[int] = []
+        rows_of: list[int] = []
+        self.faults: dict[int, str] = {}          # files that can't be opened count as one bad record
+        for file, path in enumerate(paths):
+            try:
+                rows = self.open(file, path)
+                if any(n < 0 for n in rows) or sum(rows) >= MOST_ROWS:
+                    raise OSError("its header is damaged")
+            except (OSError, ValueError, OverflowError, MemoryError) as error:
+                self.faults[file] = f"the file can't be read: {_first_line(error)}"
+                rows = [1]
+            self.blocks += [(file, b) for b in range(len(rows))]
+            lengths += rows
+            rows_of.append(sum(rows))
+        if self.faults and len(self.faults) == len(paths):
+            file = min(self.faults)
+            raise SourceError("E0810", f"`{paths[file]}`: {self.faults[file]}")
+        self.starts = np.cumsum([0, *rows_of]).astype(np.int64)
+        self.begins = np.cumsum([0, *lengths]).astype(np.int64)
+        self.kept: OrderedDict[int, Block | BadRecord] = OrderedDict()
+        self.sizes: dict[int, int] = {}
+        self.lock = threading.Lock()
+        self.busy: dict[int, threading.Lock] = {}
+
+    def open(self, file: int, path: str) -> list[int]:
+        """The numbers of rows of a file's blocks. Raises OSError or ValueError for damage, SourceError for other columns."""
+        raise NotImplementedError
+
+    def decode(self, file: int, block: int) -> Block:
+        """The columns of a block. Raises OSError or ValueError."""
+        raise NotImplementedError
+
+    def block(self, number: int) -> Block:
+        """A decoded block; raises BadRecord if it can't be."""
+        with self.lock:
+            found = self._found(number)
+            alone = self.busy.setdefault(number, threading.Lock())
+        if found is None:
+            with alone:   # threads that want the same block wait for the first of them
+                with self.lock:
+                    found = self._found(number)
+                if found is None:
+                    found = self._decoded(number)
+                    self._keep(number, found)
+        if isinstance(found, BadRecord):
+            raise found
+        return found
+
+    def _found(self, number: int) -> Block | BadRecord | None:
+        found = self.kept.get(number)
+        if found is not None:
+            self.kept.move_to_end(number)
+        return found
+
+    def _decoded(self, number: int) -> Block | BadRecord:
+        file, block = self.blocks[number]
+        if file in self.faults:
+            return BadRecord("E0801", self.faults[file])
+        try:
+            return self.decode(file, block)
+        except (OSError, ValueError, OverflowError, MemoryError, NotImplementedError, TypeError, KeyError) as error:
+            return BadRecord("E0801", f"its block of rows can't be read: {_first_line(error)}")
+
+    def _keep(self, number: int, block: Block | BadRecord) -> None:
+        size = 64 if isinstance(block, BadRecord) else sum(v.bytes for values in block.values() for v in values)
+        with self.lock:
+            self.kept[number] = block
+            self.sizes[number] = size
+            self.busy.pop(number, None)
+            while len(self.kept) > 1 and sum(self.sizes.values()) > KEPT:
+                oldest, _ = self.kept.popitem(last=False)
+                del self.sizes[oldest]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """(block, row in it)."""
+        number = int(np.searchsorted(self.begins, index, side="right")) - 1
+        return number, index - int(self.begins[number])
+
+    def read(self, index: int) -> dict[str, Any]:
+        number, row = self._place(index)
+        return self._row(self.block(number), row)
+
+    def _row(self, block: Block, row: int) -> dict[str, Any]:
+        out = {}
+        for w in self.wanted:
+            found = [v.at(row) for v in block[w.field]]
+            out[w.field] = found[0] if len(w.names) == 1 else stack_values(found, w)
+        return out
+
+    def read_many(self, indexes: Ints) -> tuple[dict[str, Any], dict[int, BadRecord]]:
+        bad: dict[int, BadRecord] = {}
+        pieces: dict[str, list[tuple[Ints, Any]]] = {w.field: [] for w in self.wanted}
+        numbers = np.searchsorted(self.begins, indexes, side="right") - 1
+        for number in dict.fromkeys(numbers.tolist()):
+            places = np.flatnonzero(numbers == number)
+            try:
+                block = self.block(number)
+            except BadRecord as problem:
+                bad.update(dict.fromkeys(places.tolist(), problem))
+                continue
+            rows = indexes[places] - self.begins[number]
+            for w in self.wanted:
+                pieces[w.field].append((places, _gathered(block[w.field], w, rows, places, bad)))
+        return {f: _together(parts, len(indexes)) for f, parts in pieces.items()}, bad
+
+    def ids(self, indexes: Ints) -> NDArray[np.uint64]:
+        return row_ids(self.starts, indexes)
+
+    def name(self, index: int) -> str:
+        file = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return f"row {index - int(self.starts[file]):,} of {os.path.basename(self.paths[file])}"
+
+    def arrays(self) -> None:
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
+def _gathered(columns: list[Values], w: Wanted, rows: Ints, places: Ints, bad: dict[int, BadRecord]) -> Any:
+    """Rows of one field: an array where they have one size, else a list; notes what is bad by place."""
+    for v in columns:
+        if v.bad is not None:
+            for k in np.flatnonzero(v.bad[rows]):
+                bad.setdefault(int(places[k]), v.problem(int(rows[k])))
+    found = [v.many(rows) for v in columns]
+    if any(f is None for f in found):
+        out: list[Any] = [None] * len(rows)
+        for k, row in enumerate(rows.tolist()):
+            if int(places[k]) in bad:
+                continue
+            try:
+                values = [v.at(row) for v in columns]
+                out[k] = values[0] if len(w.names) == 1 else stack_values(values, w)
+            except BadRecord as problem:
+                bad[int(places[k])] = problem
+        return out
+    if len(w.names) == 1:
+        return found[0]
+    return np.ma.stack(found, axis=1) if w.missing else np.stack(found, axis=1)
+
+
+def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
+    """The rows of several blocks in the order in which they were asked for."""
+    if not parts or any(isinstance(p, list) or p.shape[1:] != parts[0][1].shape[1:] for _, p in parts) \
+            or sum(len(places) for places, _ in parts) < count:
+        out: list[Any] = [None] * count
+        for places, values in parts:
+            for place, value in zip(places.tolist(), values):
+                out[place] = None if value is np.ma.masked else value
+        return out
+    if len(parts) == 1:
+        return parts[0][1]
+    places, values = np.concatenate([p for p, _ in parts]), [v for _, v in parts]
+    back = np.argsort(places, kind="stable")
+    joined = np.ma.concatenate(values) if isinstance(values[0], np.ma.MaskedArray) else np.concatenate(values)
+    return joined[back]

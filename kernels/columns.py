@@ -1,0 +1,187 @@
+"""Columns of table sources: a schema's type taken apart, and values of one block of rows for each column.
+
+A decoder (Parquet, Arrow) makes one `Values` for each column of a block; a source then takes single rows or many at once.
+"""
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ops import BadRecord
+from .sources import Column, SourceError, numpy_name
+
+Ints = NDArray[np.int64]
+TEXTS = ("bytes", "text", "path")
+MISSING, UNLIKE, RANGE = 1, 2, 3   # what is wrong with a row, beside its shape
+SHAPE = 4
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A field of the schema. `names`: for each stacked column its alternatives; `dims`: numbers or names, the stack's first."""
+
+    field: str
+    names: tuple[tuple[str, ...], ...]
+    word: str
+    missing: bool
+    dims: tuple[int | str, ...]
+    text: str
+
+    @property
+    def element(self) -> tuple[int | str, ...]:
+        """The dims of one column of the data."""
+        return self.dims[1:] if len(self.names) > 1 else self.dims
+
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype, None for texts and bytes."""
+        return None if self.word in TEXTS else dtype_of(self.word)
+
+
+def dtype_of(word: str) -> Any:
+    """The NumPy dtype of a number's dtype word."""
+    if word == "bool":
+        return np.dtype(np.bool_)
+    if word == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(numpy_name(word))
+
+
+def wanted(column: Column) -> Wanted:
+    """The triple (field, names, type text) taken apart."""
+    field, names, text = column
+    match = re.fullmatch(r"(\w+)(\??)(?:\[(.*)\])?", text)
+    assert match is not None, text
+    dims = tuple(int(d) if d.strip().isdigit() else d.strip() for d in match[3].split(",")) if match[3] else ()
+    return Wanted(field, tuple(tuple(n) for n in names), match[1], bool(match[2]), dims, text)
+
+
+def absent(path: str, what: str, names: Sequence[str], present: Sequence[str], field: str) -> SourceError:
+    """E0601: none of `names` is in the data; says what is, and what is like it."""
+    alike = difflib.get_close_matches(names[0], present, 1, 0.6)
+    listed = ", ".join(f"`{n}`" for n in present[:12]) + (f" … ({len(present):,} in all)" if len(present) > 12 else "")
+    notes = ((f"there is a similar name: `{alike[0]}`",) if alike else ()) + (f"its columns: {listed or 'none'}",)
+    return SourceError("E0601", f"`{path}` has no {what} `{'|'.join(names)}`", notes, field)
+
+
+def unlike(path: str, name: str, holds: str, column: Wanted, *notes: str) -> SourceError:
+    """E0602: the data has another type than the schema says."""
+    notes = notes or ("the schema must name the type that the data has",)
+    return SourceError("E0602", f"`{name}` of `{path}` holds {holds}, the schema says {column.text}", notes, column.field)
+
+
+@dataclass
+class Values:
+    """One column of a block. `bad[r]`: 0 or what is wrong with row r.
+
+    `flat` holds all rows, or, where `starts` is given, all elements, row after row: row r's begin at `starts[r]` and have
+    the dims `sizes[r]`. Texts: `objects(a, b)` gives elements a to b; `gone[r]`: the row is missing as a whole.
+    """
+
+    column: Wanted
+    flat: NDArray[Any] | None
+    mask: NDArray[np.bool_] | None
+    bad: NDArray[np.uint8] | None
+    starts: Ints | None = None
+    sizes: Ints | None = None
+    objects: Callable[[int, int], list[Any]] | None = None
+    gone: NDArray[np.bool_] | None = None
+    bytes: int = 0
+
+    def at(self, r: int) -> Any:
+        """Row r as the language's value; raises BadRecord."""
+        if self.bad is not None and self.bad[r]:
+            raise self.problem(r)
+        if self.objects is not None:
+            return self._texts(r, self.objects)
+        assert self.flat is not None
+        if self.starts is None:
+            value, gone = self.flat[r], None if self.mask is None else self.mask[r]
+        else:
+            here, size = self._place(r)
+            value = self.flat[here].reshape(size)
+            gone = None if self.mask is None else self.mask[here].reshape(size)
+        if not self.column.element:
+            return None if gone is not None and gone else value
+        return value if gone is None else np.ma.MaskedArray(value, gone)
+
+    def _place(self, r: int) -> tuple[slice, tuple[int, ...]]:
+        assert self.starts is not None and self.sizes is not None
+        return slice(int(self.starts[r]), int(self.starts[r + 1])), tuple(int(s) for s in self.sizes[r])
+
+    def _texts(self, r: int, objects: Callable[[int, int], list[Any]]) -> Any:
+        if not self.column.element:
+            return self._text(objects(r, r + 1)[0])
+        here, size = self._place(r)
+        if self.gone is not None and self.gone[r]:
+            size = tuple(d if isinstance(d, int) else 0 for d in self.column.element)
+            return text_array([None] * int(np.prod(size)), size, self.column)
+        return text_array([self._text(v) for v in objects(here.start, here.stop)], size, self.column)
+
+    def _text(self, value: Any) -> Any:
+        if value is None and not self.column.missing:
+            raise BadRecord("E0602", self.says(MISSING))
+        if isinstance(value, bytes) and self.column.word != "bytes":
+            try:
+                return value.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise BadRecord("E0801", f"`{self.column.field}` isn't UTF-8 text: byte {error.start:,} is "
+                                f"{value[error.start]:#04x}") from None
+        return value
+
+    def problem(self, r: int) -> BadRecord:
+        assert self.bad is not None
+        code = int(self.bad[r])
+        return BadRecord({MISSING: "E0602", SHAPE: "E0803"}.get(code, "E0801"), self.says(code, r))
+
+    def says(self, code: int, r: int = 0) -> str:
+        name = f"`{self.column.field}`"
+        match code:
+            case 1:
+                return f"{name} is missing here (null), and {self.column.text} has no `?`"
+            case 2:
+                return f"the lists in {name} have unlike lengths"
+            case 3:
+                return f"{name} is past what i64 microseconds hold"
+        assert self.sizes is not None
+        return f"{name} has shape {[int(s) for s in self.sizes[r]]}, the schema says {self.column.text}"
+
+    def many(self, rows: Ints) -> Any:
+        """Rows as one array (masked where some are missing); None where they have no one size. Bad rows: anything."""
+        if self.flat is None or self.starts is not None:
+            return None
+        values = self.flat[rows]
+        return values if self.mask is None else np.ma.MaskedArray(values, self.mask[rows])
+
+
+def text_array(values: list[Any], size: tuple[int, ...], column: Wanted) -> Any:
+    """Texts as an object array; with `?` masked, with "" below the mask."""
+    out = np.empty(len(values), object)
+    out[:] = values
+    if not column.missing:
+        return out.reshape(size)
+    gone = np.fromiter((v is None for v in values), np.bool_, len(values))
+    out[gone] = b"" if column.word == "bytes" else ""
+    return np.ma.MaskedArray(out.reshape(size), gone.reshape(size))
+
+
+def stack_values(values: list[Any], column: Wanted) -> Any:
+    """One value of each of several columns along a new first dimension; with `?` masked."""
+    try:
+        if column.dtype is None and not column.element:
+            return text_array(values, (len(values),), column)
+        gone = [np.asarray(v is None) if v is None else np.ma.getmaskarray(v) if isinstance(v, np.ma.MaskedArray)
+                else np.zeros(np.shape(v), np.bool_) for v in values]
+        plain = [np.zeros((), column.dtype) if v is None else v.data if isinstance(v, np.ma.MaskedArray) else v for v in values]
+        stacked = np.stack(plain)
+        return np.ma.MaskedArray(stacked, np.stack(gone)) if column.missing else stacked
+    except ValueError:
+        raise BadRecord("E0801", f"the columns of `{column.field}` have unlike shapes") from None

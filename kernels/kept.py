@@ -1,0 +1,27 @@
+"""Where indexes of data files are kept in the user's cache: one file for each state of a data file."""
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+
+def place(kind: str, path: str, about: str) -> str:
+    """The index's path: another one when the file's size, time or inode, or `about`, changes. Raises OSError."""
+    root = os.environ.get("PIPEC_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
+    stat = os.stat(path)
+    name = f"{about}\0{os.path.abspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
+    return os.path.join(root, kind, hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
+
+
+def put(path: str, write: Callable[[str], None]) -> None:
+    """Keep a file there, whole or not at all; `write` gets the path to write to. The cache only saves time: no errors."""
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

@@ -1,0 +1,67 @@
+"""`lmdb`: entries of an LMDB database in the order of their keys, read through the package lmdb.
+
+Such a database is mapped into memory and trusted: LMDB doesn't check its own pages, so open none from strangers.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import wanted
+from .ops import BadRecord
+from .sources import Column, SourceError, expand, row_ids, value_of
+
+
+class LmdbSource:
+    """Entries of all databases (a folder with data.mdb, or the file). All keys are held in memory."""
+
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        try:
+            import lmdb
+        except ImportError:
+            raise SourceError("E0810", "LMDB databases are read with the package lmdb, which isn't installed",
+                              ("pip install 'pipec[lmdb]'",)) from None
+        self.paths = expand(paths)
+        self.fields = [(w, "key" if "key" in w.names[0] else "value") for w in map(wanted, columns)]
+        self.opened, self.keys = [], []
+        for path in self.paths:
+            try:
+                database = lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False)
+                with database.begin() as reader, reader.cursor() as cursor:
+                    self.keys.append(list(cursor.iternext(keys=True, values=False)))
+            except lmdb.Error as error:
+                raise SourceError("E0810", f"`{path}` can't be read: {str(error)[:120]}") from None
+            self.opened.append(database)
+        self.starts = np.cumsum([0] + [len(k) for k in self.keys]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def _key(self, index: int) -> tuple[int, bytes]:
+        file = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return file, self.keys[file][index - int(self.starts[file])]
+
+    def read(self, index: int) -> dict[str, Any]:
+        file, key = self._key(index)
+        value = b""
+        if any(means == "value" for _, means in self.fields):
+            with self.opened[file].begin() as reader:
+                found = reader.get(key)
+            if found is None:
+                raise BadRecord("E0801", "this entry has gone since the database was opened")
+            value = bytes(found)
+        return {w.field: value_of(key if means == "key" else value, w.text, f"the {means}") for w, means in self.fields}
+
+    def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return row_ids(self.starts, indexes)
+
+    def name(self, index: int) -> str:
+        file, key = self._key(index)
+        return f"{key[:40].decode('utf-8', 'replace')} of {os.path.basename(os.path.normpath(self.paths[file]))}"
+
+    def arrays(self) -> None:
+        return None

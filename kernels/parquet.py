@@ -1,0 +1,59 @@
+"""`parquet`: only the columns that are needed are read, row group by row group, and decoded row groups are kept.
+
+A row group is decoded as a whole (of the needed columns). Shuffle with `chunk=` or `window=` where the row groups of all
+files don't fit in `blocks.KEPT` bytes together.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .arrowcolumns import values_of
+from .arrowtypes import library, resolve
+from .blocks import Block, BlockSource
+from .columns import wanted
+from .sources import Column, expand
+
+
+class ParquetSource(BlockSource):
+    """Rows of all files, in the order of the files."""
+
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        library("Parquet")
+        self.metadata: dict[int, Any] = {}
+        self.steps: dict[int, list[list[tuple[str, ...]]]] = {}   # for each file and field, the way to its columns
+        self.leaves: dict[int, list[str]] = {}
+        super().__init__(expand(paths), [wanted(c) for c in columns])
+
+    def open(self, file: int, path: str) -> list[int]:
+        with self._reader(path, None) as reader:
+            self.metadata[file] = reader.metadata
+            schema = reader.schema_arrow
+            self.steps[file] = [[resolve(path, schema, names, w) for names in w.names] for w in self.wanted]
+            stored = [reader.schema.column(i).path for i in range(len(reader.schema))]
+            self.leaves[file] = [p for p in stored if any(_leads(p, s) for steps in self.steps[file] for s in steps)]
+            return [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
+
+    def _reader(self, path: str, metadata: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(path, metadata=metadata, coerce_int96_timestamp_unit="us")
+
+    def decode(self, file: int, block: int) -> Block:
+        rows = self.metadata[file].row_group(block).num_rows
+        with self._reader(self.paths[file], self.metadata[file]) as reader:
+            table = reader.read_row_group(block, columns=self.leaves[file], use_threads=False)
+        if table.num_rows != rows:
+            raise ValueError(f"it has {table.num_rows:,} rows, its header says {rows:,}")
+        return {w.field: [values_of(table.column(s[0]), s[1:], w) for s in steps]
+                for w, steps in zip(self.wanted, self.steps[file])}
+
+
+def _leads(stored: str, steps: tuple[str, ...]) -> bool:
+    """Is a stored column (`a.list.element.b`) part of what the steps (a, b) lead to?"""
+    if stored == steps[0]:
+        return True
+    if not stored.startswith(steps[0] + "."):
+        return False
+    rest = stored[len(steps[0]) + 1 :].split(".")
+    return all(s in rest for s in steps[1:])
