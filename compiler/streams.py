@@ -268,6 +268,8 @@ class PipelineBuilder:
             if owner is not None:
                 self.taken_name(name, span, owner)
         known_fields = [(n, v.type) for n, v in fields.items() if v.known]
+        if kind == "bin" and len(columns.attr) > 1:   # where each field lies depends on all of them, read or not
+            options = {**options, "layout": tuple((name, text) for name, _, text in columns.attr)}
         stream = self.context.made(node("source", type=stream_type(known_fields), kind=kind, paths=paths,
                                         options=tuple(sorted(options.items())), columns=columns.attr), line.span)
         scope.dims = dict(sizes)
