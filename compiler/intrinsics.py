@@ -2,6 +2,7 @@
 
 Importing this module imports numba. The codes are those of `compiler.instructions`.
 """
+# mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
 import operator
@@ -17,12 +18,12 @@ from numba.extending import lower_builtin, lower_cast, models, register_model
 from .instructions import FUNCTIONS, LLVM, Code, call, convert
 from .routines import Routine, named
 
-SCALARS = {
+SCALARS: dict[str, Any] = {
     "u8": types.uint8, "i8": types.int8, "u16": types.uint16, "i16": types.int16, "u32": types.uint32,
     "i32": types.int32, "u64": types.uint64, "i64": types.int64, "f32": types.float32, "f64": types.float64,
 }
-MEMORY = SCALARS | {"bool": types.uint8, "f16": types.uint16, "bf16": types.uint16}
-VALUES = SCALARS | {"bool": types.boolean, "f16": types.uint16, "bf16": types.uint16}
+MEMORY: dict[str, Any] = SCALARS | {"bool": types.uint8, "f16": types.uint16, "bf16": types.uint16}
+VALUES: dict[str, Any] = SCALARS | {"bool": types.boolean, "f16": types.uint16, "bf16": types.uint16}
 
 
 def make(name: str, signature: Callable[..., Any], code: Code) -> Any:
@@ -31,7 +32,7 @@ def make(name: str, signature: Callable[..., Any], code: Code) -> Any:
     def function(*args: Any) -> Any:
         raise TypeError(f"{name} is for compiled code")
 
-    class Rule(AbstractTemplate):  # type: ignore[misc]
+    class Rule(AbstractTemplate):
         key = function
 
         def generic(self, args: Any, kws: Any) -> Any:
@@ -66,17 +67,17 @@ ONE_ARGUMENT = frozenset(("abs", "floor", "ceil", "rint", "sqrt"))
 _made: dict[str, Any] = {}
 
 
-class Memory(types.Type):  # type: ignore[misc]
+class Memory(types.Type):
     """Memory that a name of the text stands for, as elements of one dtype; `written`: all names whose memory is written."""
 
     def __init__(self, element: str, place: str = "", written: frozenset[str] = frozenset()):
         self.element, self.place, self.written = element, place, written
-        self.dtype = MEMORY[element]
+        self.dtype: Any = MEMORY[element]
         super().__init__(name=f"memory({element}, {place}, {sorted(written)})")
 
 
 @register_model(Memory)
-class MemoryModel(models.PrimitiveModel):  # type: ignore[misc]
+class MemoryModel(models.PrimitiveModel):
     def __init__(self, manager: Any, memory: Memory):
         super().__init__(manager, memory, ir.PointerType(_element(memory.element)))
 
@@ -133,7 +134,7 @@ def _scopes(module: Any, memory: Memory) -> list[tuple[str, Any]]:
 
 
 @infer_global(operator.getitem)
-class _Read(AbstractTemplate):  # type: ignore[misc]
+class _Read(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Memory):
             return args[0].dtype(args[0], types.int64)
@@ -141,7 +142,7 @@ class _Read(AbstractTemplate):  # type: ignore[misc]
 
 
 @infer_global(operator.setitem)
-class _Write(AbstractTemplate):  # type: ignore[misc]
+class _Write(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Memory):
             return types.none(args[0], types.int64, args[0].dtype)

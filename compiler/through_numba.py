@@ -3,6 +3,7 @@
 Numba reads the function's bytecode, and its lowering writes the LLVM code. Between these stands a pass of ours in place of
 Numba's inference: every name of a kernel has one type, known from its first assignment, so one walk finds all types.
 """
+# mypy: allow-untyped-calls, allow-untyped-decorators
 from __future__ import annotations
 
 import functools
@@ -47,11 +48,11 @@ class Plain(callconv.MinimalCallConv):
         builder.unreachable()   # for a `range` whose step is 0
 
 
-class Typing(typing.context.BaseContext):  # type: ignore[misc]
+class Typing(typing.context.BaseContext):
     """Numba's rules for numbers and loops, without those for arrays and the rest, whose loading takes most of a second."""
 
 
-class Context(CPUContext):  # type: ignore[misc]
+class Context(CPUContext):
     """Numba's target for this CPU, with plain calls and as few rules."""
 
     def load_additional_registries(self) -> None:
@@ -74,7 +75,7 @@ _found: dict[Any, Any] = {}
 @functools.cache
 def contexts() -> tuple[Any, Any, Any]:
     """Typing context, target context and flags, made once."""
-    flags = Flags()
+    flags: Any = Flags()
     flags.error_model, flags.no_cpython_wrapper, flags.no_cfunc_wrapper = "numpy", True, True
     typer = Typing()
     target = Context(typer, "cpu")
@@ -153,14 +154,14 @@ def _call_type(function: Any, *args: Any) -> Any:
     return contexts()[0].resolve_function_type(function, args, {})
 
 
-class Reader(Interpreter):  # type: ignore[misc]
+class Reader(Interpreter):
     """Numba's reader of bytecode, without its search for `with`, `try` and long lists of arguments."""
 
     def post_process(self, peepholes: Any, func_ir: Any) -> Any:
         return func_ir
 
 
-class Lower(lowering.Lower):  # type: ignore[misc]
+class Lower(lowering.Lower):
     """Numba's lowering, without what only objects with counted references need.
 
     Long loops are marked so that LLVM leaves them as they are.
@@ -209,7 +210,7 @@ class Lower(lowering.Lower):  # type: ignore[misc]
             self.builder.block.terminator.set_metadata("llvm.loop", mark)
 
 
-@global_compiler_lock  # type: ignore[untyped-decorator]
+@global_compiler_lock
 def module_text(text: str, symbol: str) -> str:
     """LLVM IR whose internal function `{symbol}_record` is the kernel's: status = f(row of the table, arena)."""
     code = [c for c in compile(text, "<kernel>", "exec").co_consts if isinstance(c, CodeType)][-1]   # after the routines
