@@ -40,7 +40,8 @@ class JsonlSource:
                 continue
         for w in self.wanted:
             for names in w.names:
-                if seen and not w.missing and all(_lookup(o, n) is None and not _has(o, n) for o in seen for n in names):
+                there = {_has(o, n) for o in seen for n in names}
+                if not w.missing and False in there and True not in there:
                     raise absent(self.paths[0], "key", names, list(dict.fromkeys(p for o in seen for p in _paths(o))), w.field)
 
     def __len__(self) -> int:
@@ -94,14 +95,15 @@ def _lookup(value: Any, name: str) -> Any:
     return _lookup(value[head], rest) if dot and head in value else None
 
 
-def _has(value: Any, name: str) -> bool:
-    """Is there a key at a path, be its value null."""
+def _has(value: Any, name: str) -> bool | None:
+    """Is there a key at a path, be its value null; None where an empty list or a null before it leaves that open."""
     if isinstance(value, list):
-        return not value or any(_has(v, name) for v in value)
+        inner = {_has(v, name) for v in value}
+        return True if True in inner else False if False in inner else None
     if not isinstance(value, dict):
-        return value is None
+        return None if value is None else False
     head, dot, rest = name.partition(".")
-    return name in value or (bool(dot) and head in value and _has(value[head], rest))
+    return name in value or (_has(value[head], rest) if dot and head in value else False)
 
 
 def _paths(value: dict[str, Any]) -> list[str]:
