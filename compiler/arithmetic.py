@@ -196,7 +196,7 @@ def _comparable(
         labels = [Label(x.span, described(scope, v.type)) for v, x in zip(values, written, strict=True)]
         el.problem(scope, "E0202", f"`{op}` compares values of one kind", span, reasons=labels)
         return False
-    if op in ("==", "!="):
+    if op in ("==", "!=") or kinds <= {"text", "bytes"}:
         return True
     fixes = []
     if kinds == {"bool"}:

@@ -135,9 +135,12 @@ class _Lowering:
         return (head, *(self.segment(f"below{i}", p) for i, p in enumerate(listed, 1)))
 
     def _frame(self, name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]]) -> plans.Program:
-        from .lower import lower_frame
+        from .lower import Unsupported, lower_frame
 
-        program, kernels = lower_frame(name, outputs, requires, self.program.spans)
+        try:
+            program, kernels = lower_frame(name, outputs, requires, self.program.spans)
+        except Unsupported as u:
+            raise self._not_yet(u.node, u.title, "`pipec run --interpret` runs it, slowly") from None
         self.kernels += kernels
         return program
 

@@ -28,6 +28,8 @@ from ..runtime.errors import DataError, Where
 from .graph import Node, walk
 
 _EMPTY_OBJECT = {"bytes": b"", "text": "", "path": ""}
+_OF_TEXTS: dict[str, Any] = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+                             "ge": np.greater_equal}
 
 
 @dataclass(frozen=True)
@@ -232,8 +234,7 @@ class Evaluator:
             return self._and_or(c, n)
         args = [self.at(c, a).values for a in n.args]
         if args[0].dtype == object:
-            same = np.asarray(np.equal(args[0], args[1]), np.bool_)
-            return Cells(same if fn == "eq" else ~same)
+            return Cells(np.asarray(_OF_TEXTS[fn](args[0], args[1]), np.bool_))
         if all(a.dtype.kind in "iu" for a in args) and (overflows(fn, *args) & c.active).any():
             raise self.fail("E0802", "integer past i64", n)
         return Cells(cast(SCALARS[fn].ref(*args), n.type.dtype))
@@ -276,7 +277,8 @@ class Evaluator:
         missing = None if tensor.missing is None else np.broadcast_to(tensor.missing, tensor.values.shape)[at]
         if n["guard"]:
             missing = outside if missing is None else outside | missing
-        return Cells(tensor.values[at] if at else tensor.values, missing)
+        values = tensor.values[at] if at else tensor.values
+        return Cells(_array(values, n.type.dtype) if n.type.dtype in _EMPTY_OBJECT else values, missing)
 
     def _fill(self, c: Context, n: Node) -> Cells:
         x = self.at(c, n.args[0])

@@ -11,8 +11,13 @@ from .loops import Buffer, Cast, Const, Expr, Load, Select
 
 
 def held(dtype: str) -> str:
-    """The dtype in which values of `dtype` are computed with."""
-    return "i64" if dtype in INTS else "f32" if dtype in ("f16", "bf16") else dtype
+    """The dtype in which values of `dtype` are computed with; texts and bytes are the numbers the runtime gives them."""
+    return "i64" if dtype in (*INTS, *OBJECTS) else "f32" if dtype in ("f16", "bf16") else dtype
+
+
+def lying(dtype: str) -> str:
+    """The dtype in which they lie in memory."""
+    return "i64" if dtype in OBJECTS else dtype
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def recast(e: Expr, dtype: str) -> Expr:
 
 
 def typed(e: Expr, dtype: str) -> Expr:
-    return e if e.dtype == held(dtype) or dtype in OBJECTS else recast(e, held(dtype))
+    return e if e.dtype == held(dtype) else recast(e, held(dtype))
 
 
 def rounded(e: Expr, dtype: str) -> Expr:

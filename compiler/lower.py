@@ -5,20 +5,34 @@ only computed where it holds. One kernel takes everything between two library ca
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from ..dsl.problems import Span
-from ..dsl.types import OBJECTS, Type
+from ..dsl.types import BOOL, FLOATS, OBJECTS, Type
 from ..kernels import ops
 from ..runtime import plan
-from .graph import Node, children, node, rewrite, var
+from .asked import TRUE, conditions
+from .graph import Node, children, const, node, rewrite, var
 from .loops import Kernel
 from .totality import Facts
 from .values import Lowering
 
 Spans = dict[Node, tuple[Span, ...]]
+
+
+class Unsupported(Exception):
+    """What checks but can't be lowered: a title in lower case, and the node it is about."""
+
+    def __init__(self, title: str, n: Node):
+        self.title, self.node = title, n
+        super().__init__(title)
+
+
+def nothing(type: Type) -> Node:
+    """A value for where nobody asks."""
+    return const("" if type.dtype in OBJECTS else False if type.dtype == "bool" else 0.0 if type.dtype in FLOATS else 0, type)
 
 
 def lower_frame(
@@ -30,7 +44,7 @@ def lower_frame(
     """
     outputs = {name: lifted(n) for name, n in outputs.items()}
     requires = [(kind, lifted(c)) for kind, c in requires]
-    frame = _Frame(name, spans, [*outputs.values(), *(c for _, c in requires)])
+    frame = _Frame(name, spans, [*([c] for _, c in requires), list(outputs.values())])
     for number, (kind, condition) in enumerate(requires):
         frame.require(number, kind, condition)
     return frame.finish(outputs), frame.kernels
@@ -49,14 +63,14 @@ def lifted(root: Node) -> Node:
     facts = Facts((root,))
 
     def change(n: Node) -> Node | None:
-        if n.op != "call" or not is_library(n) or n.get("ids") is not None:
+        if not is_library(n) or n.get("ids") is not None:
             return None
         ids = tuple(sorted(facts.free(n)))
         if not ids:
             return None
         extents = [facts.extents[id] for id in ids]
-        if not n.type.is_scalar or n.type.dtype in (*OBJECTS, "struct") or any(map(facts.free, extents)):
-            raise TypeError(f"`{n['op']}` can't stand under binders here")
+        if n.op == "extern" or not n.type.is_scalar or n.type.dtype == "struct" or any(map(facts.free, extents)):
+            raise Unsupported(f"`{n.get('op') or n['target']}` of each place can't be kept yet: it isn't one value at each", n)
         dims = tuple(e["value"] if e.op == "const" else e for e in extents)
         every = node("call", *n.args, *extents, type=n.type.with_dims(dims), op=n["op"], ids=ids, given=len(n.args))
         return node("index", every, *map(var, ids), type=n.type, guard=False)
@@ -89,7 +103,7 @@ class _Frame:
 
     name: str
     spans: Spans
-    roots: list[Node]
+    goals: list[list[Node]]      # what conditions need, one by one, then the outputs
     slots: dict[str, plan.Slot] = field(default_factory=dict)
     steps: list[plan.Step] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -100,14 +114,18 @@ class _Frame:
     inputs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.roots = [n for goals in self.goals for n in goals]
         self.facts = Facts(self.roots)
+        self.ran: dict[Node, Node] = {}              # library calls that steps make, and where
         self.calls: dict[tuple[str, tuple[Node, ...]], Node] = {}
         for n in [*self.spans, *reachable(*self.roots)]:
             if n.op == "call":
                 self.calls[n["op"], n.args] = n
+        self.facts.guarded = {c for goals in self.goals for c in self.conditions(goals)}
         self.open: Lowering | None = None
         self.stack = ExitStack()
         self.made: dict[Node, str] = {}              # by the open kernel
+        self.partly: list[str] = []                  # by the open kernel, in some frames only
         self.after: list[plan.Step] = []             # what must follow the open kernel
 
     # --- slots ---
@@ -208,17 +226,18 @@ class _Frame:
             self.kernels.append(kernel)
             args = tuple(plan.Arg(a.kind, a.slot, a.axis, a.writes) for a in kernel.arguments)
             self.given(kernel)
-            self.steps.append(plan.RunKernel(kernel.name, args, tuple(self.made.values())))
+            self.steps.append(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly)))
         self.steps.extend(self.after)
         self.lying |= self.made
-        self.open, self.made, self.after = None, {}, []
+        self.open, self.made, self.partly, self.after = None, {}, [], []
 
     def given(self, kernel: Kernel) -> None:
         """Slots that the runtime fills by their names."""
+        params = {f"param.{n['name']}": n.type.dtype for n in reachable(*self.roots) if n.op == "param"}
         for a in kernel.arguments:
             if a.slot.startswith("@") or a.slot.startswith("param."):
                 dims = (len(self.draws),) if a.slot == "@keys" else ()
-                self.add(plan.Slot(a.slot, a.dtype, dims))
+                self.add(plan.Slot(a.slot, params.get(a.slot, a.dtype), dims))
 
     # --- goals ---
 
@@ -253,20 +272,39 @@ class _Frame:
 
     def run_calls(self, goals: list[Node]) -> None:
         """Steps for every library call that the goals need and that hasn't run, level by level."""
-        waiting = self.needed_calls(goals)
+        asked = self.conditions(goals)
+        waiting = [c for c in self.needed_calls(goals, all=True) if self.more(c, asked.get(c, TRUE))]
         while waiting:
-            ready = [c for c in waiting if not self.needed_calls(list(c.args))]
-            makers = [self.each_step(c) if c.get("ids") else self.call_step(c) for c in ready]
+            unmade = set(waiting)
+            ready = [c for c in waiting if not self.calls_in(list(c.args)) & unmade
+                     and not self.calls_in([asked.get(c, TRUE)]) & unmade]
+            if not ready:    # two calls of which each says where the other is asked for: one always runs
+                ready = [next(c for c in waiting if not self.calls_in(list(c.args)) & unmade)]
+                asked.pop(ready[0])
+            makers = [self.each_step(c, asked) if c.get("ids") else self.call_step(c, asked) for c in ready]
             self.close()
             self.steps.extend(make() for make in makers)
             waiting = [c for c in waiting if c not in ready]
 
-    def needed_calls(self, goals: Iterable[Node]) -> list[Node]:
+    def conditions(self, goals: list[Node]) -> dict[Node, Node]:
+        """Where each library call that isn't always needed is asked for."""
+        return conditions(goals, filter(is_library, reachable(*self.roots)), self.facts, self.called)
+
+    def called(self, extent: Node) -> Node | None:
+        return None if extent.get("field") is not None else self.calls.get((extent["op"], extent.args))
+
+    def more(self, call: Node, condition: Node) -> bool:
+        """Is the call asked for where it hasn't run."""
+        return not self.has_run(call) or self.ran[call] not in (TRUE, condition)
+
+    def calls_in(self, values: list[Node]) -> set[Node]:
+        return set(self.needed_calls(values, all=True))
+
+    def needed_calls(self, goals: Iterable[Node], all: bool = False) -> list[Node]:
         found: dict[Node, None] = {}
         for n in reachable(*goals):
-            if n.op == "extent" and n.get("field") is None and (n["op"], n.args) in self.calls:
-                n = self.calls[n["op"], n.args]
-            if is_library(n) and not self.has_run(n):
+            n = (self.called(n) or n) if n.op == "extent" else n
+            if is_library(n) and (all or not self.has_run(n)):
                 found[n] = None
         return list(found)
 
@@ -275,27 +313,40 @@ class _Frame:
         return all(self.result(call, p) in self.lying for p in parts)
 
     def call_argument(self, a: Node) -> str:
-        found = self.where_it_lies(a)
-        if found is None and a.type.dtype in OBJECTS:
-            raise TypeError(f"{a.type.dtype} can't be computed by a kernel")
-        return found or self.compute(a, f"arg{len(self.slots)}")
+        return self.where_it_lies(a) or self.compute(a, f"arg{len(self.slots)}")
 
-    def call_step(self, c: Node) -> Callable[[], plan.Step]:
+    def call_step(self, c: Node, asked: dict[Node, Node]) -> Callable[[], plan.Step]:
         """The call's step, to be made when the kernel that computes its arguments is closed."""
-        args = tuple(self.call_argument(a) for a in c.args)
+        condition = self.ran[c] = asked.get(c, TRUE)
+        when = None if condition is TRUE else self.call_argument(condition)
+        with self.only_where(condition):
+            args = tuple(self.call_argument(a) for a in c.args)
 
         def make() -> plan.Step:
             called = c["op"] if c.op == "call" else c["target"]
             outputs = []
             for part, type in c.type.parts if c.type.dtype == "struct" else ((None, c.type),):
-                outputs.append(self.lies_in(self.result(c, part), self.call_slot(part or called, type)))
+                n = self.result(c, part)
+                outputs.append(self.lying.get(n) or self.lies_in(n, self.call_slot(part or called, type)))
             if c.op == "call":
                 site = self.site("E0801", f"`{called}` can't use this record's data", c)
-                return plan.CallOperator(called, args, tuple(outputs), site)
+                return plan.CallOperator(called, args, tuple(outputs), site, when)
             site = self.site("E0811", f"the extern function {called} failed", c)
-            return plan.CallExtern(called, args, tuple(outputs), site)
+            return plan.CallExtern(called, args, tuple(outputs), site, when)
 
         return make
+
+    @contextmanager
+    def only_where(self, condition: Node) -> Iterator[None]:
+        """What is computed here is computed only where the condition holds, and nothing else may use it."""
+        if condition is TRUE:
+            yield
+            return
+        low, made = self.kernel(), dict(self.made)
+        with low.branch(low.expr(condition)):
+            yield
+        self.partly += [slot for n, slot in self.made.items() if n not in made]
+        self.made = made
 
     def call_slot(self, name: str, type: Type) -> str:
         number = sum(isinstance(s, plan.CallOperator | plan.CallExtern | plan.CallEach) for s in self.steps)
@@ -305,31 +356,45 @@ class _Frame:
         self.lying[n] = slot
         return slot
 
-    def each_step(self, c: Node) -> Callable[[], plan.Step]:
-        args = tuple(self.each_argument(a, c["ids"]) for a in c.args[: c["given"]])
+    def each_step(self, c: Node, asked: dict[Node, Node]) -> Callable[[], plan.Step]:
+        condition, before = asked.get(c, TRUE), self.ran.get(c)
+        if before is not None and TRUE not in (condition, before):
+            condition = node("apply", before, condition, type=BOOL, fn="or")
+        self.ran[c] = condition
         extents = c.args[c["given"] :]
         dims = tuple(e["value"] if e.op == "const" else self.call_argument(e) for e in extents)
+        when, somewhere = None, TRUE
+        if condition is not TRUE:
+            when = self.call_argument(node("build", condition, *extents, type=BOOL.with_dims(c.type.dims), ids=c["ids"]))
+            somewhere = node("reduce", condition, *extents, type=BOOL, ids=c["ids"], kind="any")
+        with self.only_where(somewhere):
+            args = tuple(self.each_argument(a, c["ids"], condition) for a in c.args[: c["given"]])
 
         def make() -> plan.Step:
-            output = self.lies_in(c, self.call_slot(c["op"], c.type))
+            output = self.lying.get(c) or self.lies_in(c, self.call_slot(c["op"], c.type))
             site = self.site("E0801", f"`{c['op']}` can't use this record's data", c)
-            return plan.CallEach(c["op"], args, output, dims, site)
+            return plan.CallEach(c["op"], args, output, dims, site, when)
 
         return make
 
-    def each_argument(self, a: Node, ids: tuple[int, ...]) -> plan.EachArg:
-        """An argument that may depend on the binders: numbers are computed for all places, texts are looked up."""
+    def each_argument(self, a: Node, ids: tuple[int, ...], condition: Node) -> plan.EachArg:
+        """An argument that may depend on the binders: computed for all places, but texts that lie somewhere are looked up."""
         used = tuple(id for id in ids if id in self.facts.free(a))
         if not used:
             return plan.EachArg(self.call_argument(a))
-        if a.type.dtype not in OBJECTS:
-            extents = [self.facts.extents[id] for id in used]
-            dims = tuple(e["value"] if e.op == "const" else e for e in extents)
-            every = node("build", a, *extents, type=a.type.with_dims(dims + a.type.dims), ids=used)
-            return plan.EachArg(self.call_argument(every), tuple(ids.index(id) for id in used))
         index, default = (a.args[0], a.args[1]) if a.op == "fill" else (a, None)
-        plain = index.op == "index" and all(p.op == "var" for p in index.args[1:])
-        if not plain or not (default is None or default.op == "const"):
-            raise TypeError(f"{a.type.dtype} can't be computed by a kernel")
-        places = tuple(ids.index(p["id"]) for p in index.args[1:])
-        return plan.EachArg(self.call_argument(index.args[0]), places, None if default is None else default["value"])
+        if a.type.dtype in OBJECTS and self.lies_at_binders(index) and (default is None or default.op == "const"):
+            places = tuple(ids.index(p["id"]) for p in index.args[1:])
+            return plan.EachArg(self.call_argument(index.args[0]), places, None if default is None else default["value"])
+        if condition is not TRUE and self.facts.fails(a):
+            used = ids
+            a = node("select", condition, a, nothing(a.type), type=a.type)
+        extents = [self.facts.extents[id] for id in used]
+        dims = tuple(e["value"] if e.op == "const" else e for e in extents)
+        every = node("build", a, *extents, type=a.type.with_dims(dims + a.type.dims), ids=used)
+        return plan.EachArg(self.call_argument(every), tuple(ids.index(id) for id in used))
+
+    def lies_at_binders(self, n: Node) -> bool:
+        """Is this an element, at binders alone, of what lies somewhere."""
+        return (n.op == "index" and not n["guard"] and all(p.op == "var" for p in n.args[1:])
+                and self.where_it_lies(n.args[0]) is not None)

@@ -27,6 +27,7 @@ class Facts:
         for n in walk(*roots):
             if n.op in ("build", "reduce"):
                 self.extents.update(zip(n["ids"], n.args[1:], strict=True))
+        self.guarded: set[Node] = set()      # library calls that run only where they are asked for: told by lowering
         self._inside: dict[tuple[Node, Node | int], bool] = {}
         self._free: dict[Node, frozenset[int]] = {}
         self._ends: dict[Node, bool] = {}
@@ -85,7 +86,7 @@ class Facts:
         proved under a condition)."""
         found = self._fails.get(n)
         if found is None:
-            wild = n.op == "index" and not n["guard"] and not self.inside(n)
+            wild = n in self.guarded or (n.op == "index" and not n["guard"] and not self.inside(n))
             found = self._fails[n] = wild or self._own_end(n) or any(map(self.fails, n.args))
         return found
 

@@ -15,7 +15,7 @@ from ..kernels import ops
 from ..kernels.scalar import SCALARS
 from .fuse import copied
 from .graph import Node, node, var
-from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, meeting, recast, rounded, stored, typed, zero
+from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, lying, meeting, recast, rounded, stored, typed, zero
 from .loops import (
     Alloc,
     Argument,
@@ -27,6 +27,7 @@ from .loops import (
     If,
     Kernel,
     Let,
+    Load,
     Select,
     Stmt,
     Var,
@@ -84,7 +85,8 @@ class Lowering:
         dims = tuple(
             Const(d, "i64") if isinstance(d, int) else self.size(slot, axis) for axis, d in enumerate(type.dims)
         )
-        data = Buffer(self.argument("data", slot, type.dtype), type.dtype, dims)
+        dtype = lying(type.dtype)
+        data = Buffer(self.argument("data", slot, dtype), dtype, dims)
         mask = Buffer(self.argument("mask", slot, "bool"), "bool", dims) if type.missing else None
         return Tensor(data, mask)
 
@@ -93,6 +95,7 @@ class Lowering:
 
     def cell(self, slot: str, dtype: str) -> Expr:
         """The scalar in a slot."""
+        dtype = lying(dtype)
         return loaded(Buffer(self.argument("data", slot, dtype), dtype, ()), Const(0, "i64"))
 
     # --- frames ---
@@ -168,6 +171,8 @@ class Lowering:
 
     def scalar(self, n: Node) -> Scalar:
         if n.op == "const":
+            if n.type.dtype in OBJECTS:
+                return Scalar(self.cell(self.constant(n), n.type.dtype))
             return Scalar(constant(n["value"], n.type.dtype))
         for frame in reversed(self.frames):
             if n in frame.scalars:
@@ -245,6 +250,8 @@ class Lowering:
             return self.both(n)
         args = [self.expr(a) for a in n.args]
         scalar = SCALARS[n["fn"]]
+        if n.args[0].type.dtype in OBJECTS and n["fn"] not in ("eq", "ne"):
+            args = [self.rank(a) for a in args]
         dtype = meeting(scalar.operands, args)
         args = [a if a.dtype == dtype else recast(a, dtype) for a in args]
         if scalar.overflow is not None and dtype == "i64" and self.facts.overflows(n):
@@ -252,6 +259,10 @@ class Lowering:
             with self.branch(scalar.overflow(self.k, *args)):
                 self.k.fail(self.site("E0802", past_i64(n["fn"]), n))
         return rounded(typed(applied(self.k, n["fn"], args), n.type.dtype), n.type.dtype)
+
+    def rank(self, text: Expr) -> Expr:
+        """The place of a text among all that the kernel may meet, in order."""
+        return Load(self.argument("data", "@order", "i64"), text, "i64")
 
     def lazy(self, n: Node) -> bool:
         """Must `n` not be computed where it isn't asked for, or is it too dear."""
@@ -271,7 +282,7 @@ class Lowering:
     def cast(self, n: Node) -> Scalar:
         source = self.scalar(n.args[0])
         value, target = source.value, n.type.dtype
-        if target == n.args[0].type.dtype:
+        if target == n.args[0].type.dtype or target in OBJECTS:
             return source
         if n.args[0].type.dtype == "u64" and target != "u64":
             value = self.local(value)
@@ -364,7 +375,7 @@ class Lowering:
         return made
 
     def scratch(self, type: Type, dims: list[Expr]) -> Tensor:
-        data = self.k.scratch(type.dtype, *dims, hint="whole")
+        data = self.k.scratch(lying(type.dtype), *dims, hint="whole")
         return Tensor(data, self.k.scratch("bool", *dims, hint="whole_missing") if type.missing else None)
 
     def dim(self, d: Node | int) -> Expr:
@@ -472,7 +483,7 @@ class Lowering:
             name = self.argument("size", slot, "i64", axis, writes=True)
             self.k.body.append(Let(name, self.dim(d)))
             dims.append(Const(d, "i64") if isinstance(d, int) else Var(name, "i64"))
-        data = self.escaping("data", slot, type.dtype, dims)
+        data = self.escaping("data", slot, lying(type.dtype), dims)
         mask = self.escaping("mask", slot, "bool", dims) if type.missing else None
         self.write(n, Tensor(data, mask), ())
         self.frames[-1].tensors[n] = Tensor(data, mask)

@@ -17,6 +17,7 @@ from .feed import data_error
 from .frames import Row
 from .plan import Plan, Program, Slot
 from .segments import Later, is_identity
+from .texts import objects
 
 
 class Rows(Protocol):
@@ -155,7 +156,8 @@ def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
             for name in names:
                 value = rows.fields[name][i]
                 mask = rows.fields.get(name + "?")
-                fields[name] = value if mask is None else Gaps(np.asarray(value), np.asarray(mask[i]))
+                values = objects(value) if isinstance(value, bytes | str | None) else np.asarray(value)
+                fields[name] = value if mask is None else Gaps(values, np.asarray(mask[i]))
             yield Row(fields, *(int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count")))
 
 

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from ..kernels.ops import OPERATORS, BadRecord
 from .errors import DataError, Where
 from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
+from .texts import Numbered, objects
 
 Ints = NDArray[np.int64]
 Kernel = Callable[[int, int, int, int], None]
 DROPPED = -2         # status of a frame that `where` left out
 NEEDS_MEMORY = -1    # status of a frame whose kernel wants a larger arena
 
+NUMBERS = np.dtype(np.int64)   # of texts and bytes, in kernels
 DTYPES: dict[str, Any] = {
     "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8), "u16": np.dtype(np.uint16), "i16": np.dtype(np.int16),
     "u32": np.dtype(np.uint32), "i32": np.dtype(np.int32), "u64": np.dtype(np.uint64), "i64": np.dtype(np.int64),
@@ -94,13 +96,15 @@ class Gaps:
 class Held:
     """The values of one slot for every frame of a chunk.
 
-    Numbers lie at addresses `at[r]`, with `sizes[r]` dims where they vary; texts and bytes are `objects`.
+    Numbers lie at addresses `at[r]`, with `sizes[r]` dims where they vary; texts and bytes are `objects`, None where
+    one is missing, and for kernels their numbers (`Numbered`) lie there.
     """
 
     at: Ints | None = None
     sizes: Ints | None = None
     mask: Ints | None = None
     objects: list[Any] | None = None
+    done: NDArray[np.bool_] | None = None   # of a library call: in which frames it has run
     keep: list[Any] = field(default_factory=list)
 
 
@@ -151,11 +155,13 @@ class Runner:
         self.sizes = [1 << 16, 1 << 20]   # of outputs, scratch
         self.retired: list[Any] = []      # blocks outgrown in this chunk, whose arrays are still used
         self.next_output = self.outputs.at_least(self.sizes[0])
-        self.constants = {s.name: _constant(s) for s in program.slots if s.value is not None}
+        self.texts = Numbered()
+        self.constants = {s.name: self._constant(s) for s in program.slots if s.value is not None}
         for name, value in (params or {}).items():
             slot = self.slots.get(f"param.{name}")
             if slot is not None:
-                self.constants[slot.name] = _constant(_with_value(slot, value))
+                self.constants[slot.name] = self._constant(_with_value(slot, value))
+        self.texts.keep()
         self.externs = {s.target: _load_extern(s.target, allow_extern, self._where(s.site)) for s in program.steps
                         if isinstance(s, CallExtern)}
         self.keys = np.zeros(max(1, len(program.draws)), np.uint64)
@@ -178,13 +184,13 @@ class Runner:
         """A chunk with the slots that every program may ask for; fields are put in by `give`."""
         self.bump.clear()
         self.retired.clear()
+        self.texts.clear()
         self.next_output = self.outputs.at_least(self.sizes[0])
         frames = Frames(count)
         for name, constant in self.constants.items():
-            frames.values[name] = constant if constant.at is None else Held(
-                at=np.broadcast_to(constant.at, count), mask=constant.mask, keep=constant.keep)
-            if constant.objects is not None:
-                frames.values[name] = Held(objects=constant.objects * count)
+            assert constant.at is not None
+            frames.values[name] = Held(at=np.broadcast_to(constant.at, count), mask=constant.mask, keep=constant.keep,
+                                       objects=None if constant.objects is None else constant.objects * count)
         self._cells(frames, "@id", ids.view(np.int64))
         if counts is not None:
             self._cells(frames, "@count", counts)
@@ -200,7 +206,7 @@ class Runner:
         """Fill an input slot from one value per frame."""
         slot = self.slots[slot_name]
         if slot.dtype not in DTYPES:
-            frames.values[slot_name] = Held(objects=list(values))
+            frames.values[slot_name] = Held(objects=[_plain(v) if slot.dims or isinstance(v, Gaps) else v for v in values])
             return
         if slot.fixed and not slot.missing:
             at, array = self._block(slot, frames.count)
@@ -220,14 +226,29 @@ class Runner:
         for r in frames.alive():
             self._hold(frames, held, slot, int(r), values[r], 0)
 
-    def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any, mask: Ints | None = None) -> None:
+    def give_array(self, frames: Frames, slot_name: str, values: NDArray[Any]) -> None:
+        """Fill an input slot from one array of every frame's value, masked where some are missing."""
+        slot = self.slots[slot_name]
+        array = np.ascontiguousarray(np.ma.getdata(values))
+        known = slot.dtype in DTYPES and array.dtype == DTYPES[slot.dtype] and array.ndim == len(slot.dims) + 1
+        if not known or any(d is not None and d != s for d, s in zip(slot.dims, array.shape[1:])):
+            self.give(frames, slot_name, [None if v is np.ma.masked else v for v in values])   # says what is wrong, by frame
+            return
+        turns = np.arange(frames.count)
+        self.give_rows(frames, slot_name, address_of(array) + turns * array.strides[0], array)
+        if slot.missing:
+            gone = np.ascontiguousarray(np.ma.getmaskarray(values))
+            frames.values[slot_name].mask = address_of(gone) + turns * gone.strides[0]
+            frames.values[slot_name].keep.append(gone)
+
+    def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any) -> None:
         """Fill an input slot with rows of one size that lie in memory already; `keep` is the array of all of them."""
         sizes = None if self.slots[slot_name].fixed else np.broadcast_to(np.array(keep.shape[1:], np.int64),
                                                                       (frames.count, keep.ndim - 1))
-        frames.values[slot_name] = Held(at=at, sizes=sizes, mask=mask, keep=[keep])
+        frames.values[slot_name] = Held(at=at, sizes=sizes, keep=[keep])
 
     def _block(self, slot: Slot, count: int) -> tuple[Ints, NDArray[Any]]:
-        dtype = DTYPES[slot.dtype]
+        dtype = DTYPES.get(slot.dtype, NUMBERS)
         shape = (count, *[int(d or 0) for d in slot.dims])
         stride = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
         base = self.blocks.setdefault(slot.name, Block()).at_least(stride * count)
@@ -259,9 +280,11 @@ class Runner:
             self._prepare(frames, self.slots[name], targets.get(name))
         table = np.zeros((frames.count, max(1, len(step.args))), np.int64)
         for j, arg in enumerate(step.args):
-            held = frames.values[arg.slot]
-            if arg.writes:
+            if arg.slot == "@order" or arg.writes:
                 continue
+            held = frames.values[arg.slot]
+            if held.objects is not None and (held.at is None or held.done is not None):
+                self._number(frames, arg.slot)
             if arg.kind == "size":
                 known = self.slots[arg.slot].dims[arg.axis] or 0
                 table[:, j] = held.sizes[:, arg.axis] if held.sizes is not None else known
@@ -269,6 +292,9 @@ class Runner:
                 at = held.at if arg.kind == "data" else held.mask
                 assert at is not None
                 table[:, j] = at
+        for j, arg in enumerate(step.args):
+            if arg.slot == "@order":   # all texts have their numbers by now
+                table[:, j] = address_of(self.texts.places())
         self._launch(self.kernels[step.kernel], table, frames.status)
         for j, arg in enumerate(step.args):
             if not arg.writes:
@@ -281,18 +307,65 @@ class Runner:
                 held.at = table[:, j].copy()
             else:
                 held.mask = table[:, j].copy()
+        for name in step.outputs:
+            if self.slots[name].dtype not in DTYPES:
+                self._name(frames, name)
 
     def _prepare(self, frames: Frames, slot: Slot, target: Target | None) -> None:
         """Memory for an output: at its target, in a block of ours, or (unknown size) left to the kernel."""
-        if not slot.fixed:
+        if None in slot.dims:
             frames.values[slot.name] = Held(sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
             return
         at = target.address + target.stride * np.arange(frames.count) if target else self._block(slot, frames.count)[0]
         frames.values[slot.name] = Held(at=at)
+        if slot.dtype not in DTYPES:
+            view(int(at[0]), (frames.count, *[int(d or 0) for d in slot.dims]), NUMBERS)[:] = 0   # where the kernel writes none
         if slot.missing:
             size = int(np.prod([int(d or 0) for d in slot.dims], dtype=np.int64))
             base = self.blocks.setdefault(slot.name + "?", Block()).at_least(size * frames.count)
             frames.values[slot.name].mask = base + size * np.arange(frames.count)
+
+    def _number(self, frames: Frames, name: str) -> None:
+        """Lay down the numbers of a slot's texts, for kernels."""
+        held, slot = frames.values[name], self.slots[name]
+        assert held.objects is not None
+        held.at = np.zeros(frames.count, np.int64)
+        held.sizes = np.zeros((frames.count, len(slot.dims)), np.int64)
+        for r in frames.alive():
+            values = objects(held.objects[r])
+            if values.ndim != len(slot.dims):
+                self._refuse(frames, int(r), 0, f"`{name.removeprefix('field.')}` has {values.ndim} dimensions, not {len(slot.dims)}")
+                continue
+            cells = self.texts.cells(values.reshape(-1), values.size)
+            held.at[r], held.sizes[r] = address_of(cells), values.shape
+            held.keep.append(cells)
+            if slot.missing:
+                held.mask = np.zeros(frames.count, np.int64) if held.mask is None else held.mask
+                gone = cells == 0
+                held.mask[r] = address_of(gone)
+                held.keep.append(gone)
+
+    def _name(self, frames: Frames, name: str) -> None:
+        """The texts whose numbers a kernel has written."""
+        held = frames.values[name]
+        assert held.at is not None
+        held.objects = [None] * frames.count
+        for r in frames.alive():
+            shape = self.shape(frames, name, int(r))
+            cells = view(int(held.at[r]), shape or (1,), NUMBERS).reshape(shape)
+            if self.slots[name].missing:
+                cells = np.where(self.mask(frames, name, int(r)).reshape(shape), 0, cells)
+            held.objects[r] = self.texts.array(cells)
+
+    def _constant(self, slot: Slot) -> Held:
+        assert slot.value is not None
+        if slot.dtype not in DTYPES:
+            cells = self.texts.cells(slot.value, len(slot.value))
+            values = self.texts.array(cells.reshape([int(d or 0) for d in slot.dims]))
+            return Held(at=np.array([address_of(cells)]), keep=[cells], objects=[values])
+        half = slot.dtype in ("f16", "bf16")   # through f32, as the language does
+        array = np.array(slot.value, np.float32 if half else DTYPES[slot.dtype]).astype(DTYPES[slot.dtype])
+        return Held(at=np.array([address_of(array)]), keep=[array])
 
     def _launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
         """Call the kernel; where it wants more memory, give it and go on from that record."""
@@ -331,12 +404,13 @@ class Runner:
 
     def _call(self, frames: Frames, step: CallOperator | CallExtern, function: Callable[..., Any] | None) -> None:
         for name in step.outputs:
-            slot = self.slots[name]
-            objects = [None] * frames.count if slot.dtype not in DTYPES else None
-            frames.values[name] = Held(
-                at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64),
-                mask=np.zeros(frames.count, np.int64) if slot.missing else None, objects=objects)
+            self._make_room(frames, name)
+        done = frames.values[step.outputs[0]].done
+        assert done is not None
         for r in frames.alive():
+            if done[r] or (step.when is not None and not self.value(frames, step.when, int(r))):
+                continue
+            done[r] = True
             args = [self.value(frames, a, int(r)) for a in step.args]
             try:
                 if function is None:
@@ -352,31 +426,53 @@ class Runner:
             for name, value in zip(step.outputs, results, strict=True):
                 self._hold(frames, frames.values[name], self.slots[name], int(r), value, step.site)
 
+    def _make_room(self, frames: Frames, name: str) -> None:
+        """Room for what a library call gives, unless an earlier step of this call made it."""
+        slot, count = self.slots[name], frames.count
+        if name in frames.values:
+            return
+        done = np.zeros(count, np.bool_)
+        frames.values[name] = Held(objects=[None] * count, done=done) if slot.dtype not in DTYPES else Held(
+            at=np.zeros(count, np.int64), sizes=np.zeros((count, len(slot.dims)), np.int64),
+            mask=np.zeros(count, np.int64) if slot.missing else None, done=done)
+
     def _call_each(self, frames: Frames, step: CallEach) -> None:
         slot, function = self.slots[step.output], OPERATORS[step.op].cpu
         assert function is not None
-        held = frames.values[step.output] = Held(
-            at=np.zeros(frames.count, np.int64), sizes=np.zeros((frames.count, len(slot.dims)), np.int64))
+        self._make_room(frames, step.output)
+        held = frames.values[step.output]
         for r in frames.alive():
+            asked = None if step.when is None else self.value(frames, step.when, int(r))
             dims = [d if isinstance(d, int) else int(self.value(frames, d, int(r))) for d in step.dims]
             values = [self.value(frames, a.slot, int(r)) for a in step.args]
-            result = self.bump.take(dims, DTYPES[slot.dtype])
+            result = self.bump.take(dims, DTYPES[slot.dtype]) if slot.dtype in DTYPES else np.empty(dims, object)
+            gone = np.ones(dims, np.bool_) if slot.missing else None
+            if asked is not None:
+                result.fill(0 if slot.dtype in DTYPES else None)
             try:
                 for place in np.ndindex(*dims):
+                    if asked is not None and not asked[place]:
+                        continue
                     args = [_element(a, v, place) for a, v in zip(step.args, values, strict=True)]
-                    result[place] = function(self.bump.take, *args)
+                    made = function(self.bump.take, *args)
+                    if gone is not None:
+                        gone[place] = made is None
+                    if made is not None or slot.dtype not in DTYPES:
+                        result[place] = made
             except BadRecord as bad:
                 frames.status[r] = step.site
                 frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
                 continue
-            self._hold(frames, held, slot, int(r), result, step.site)
+            self._hold(frames, held, slot, int(r), result if gone is None else Gaps(result, gone), step.site)
 
     def _hold(self, frames: Frames, held: Held, slot: Slot, r: int, value: Any, site: int) -> None:
         """Keep a Python value as the slot's value in frame r; a wrong type or size makes the frame bad."""
         if slot.dtype not in DTYPES:
             assert held.objects is not None
-            held.objects[r] = value
+            held.objects[r] = _plain(value) if slot.dims or isinstance(value, Gaps) else value
             return
+        if isinstance(value, np.ma.MaskedArray):
+            value = Gaps(value.data, np.ma.getmaskarray(value))
         if slot.missing and not isinstance(value, Gaps):
             shape = tuple(d or 0 for d in slot.dims) if value is None else np.shape(value)
             filled = np.zeros(shape, DTYPES[slot.dtype]) if value is None else np.asarray(value)
@@ -429,6 +525,8 @@ class Runner:
     def mask(self, frames: Frames, name: str, r: int) -> NDArray[np.bool_]:
         """True where the slot's value is missing in frame r."""
         held = frames.values[name]
+        if held.objects is not None and held.at is None:
+            self._number(frames, name)
         assert held.mask is not None
         return view(int(held.mask[r]), self.shape(frames, name, r) or (1,), np.dtype(np.bool_))
 
@@ -448,13 +546,15 @@ def _with_value(slot: Slot, value: Any) -> Slot:
     return Slot(slot.name, slot.dtype, slot.dims, slot.missing, tuple(values))
 
 
-def _constant(slot: Slot) -> Held:
-    assert slot.value is not None
-    if slot.dtype not in DTYPES:
-        return Held(objects=[slot.value[0]])
-    half = slot.dtype in ("f16", "bf16")   # through f32, as the language does
-    array = np.array(slot.value, np.float32 if half else DTYPES[slot.dtype]).astype(DTYPES[slot.dtype])
-    return Held(at=np.array([address_of(array)]), keep=[array])
+def _plain(value: Any) -> Any:
+    """Texts or bytes with None where one is missing: an array of objects, or one of them."""
+    if isinstance(value, np.ma.MaskedArray):
+        value = Gaps(value.data, np.ma.getmaskarray(value))
+    if not isinstance(value, Gaps):
+        return objects(value)
+    found = objects(value.values).copy()
+    found[np.asarray(value.mask)] = None
+    return found if found.ndim else found[()]
 
 
 def _load_extern(target: str, allowed: bool, where: Where | None) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from .errors import DataError, Where
 from .execute import DROPPED, DTYPES, Failure, Frames, Gaps, Kernel, Runner, Target, address_of
 from .frames import Row
 from .plan import Order, Plan, Program, Segment
+from .texts import objects
 
 Ints = NDArray[np.int64]
 FOREVER = 1 << 50   # positions of an endless stream
@@ -158,14 +159,22 @@ class Feed:
                 array = self.arrays[name]
                 runner.give_rows(frames, slot, address_of(array) + indexes * array.strides[0], array)
             return
+        read_many = getattr(self.source, "read_many", None)
+        if read_many is not None:
+            fields, bad = read_many(indexes)
+            for r, problem in sorted(bad.items()):
+                _unreadable(frames, r, problem)
+            for name, slot in self.fields.items():
+                give = runner.give if isinstance(fields[name], list) else runner.give_array
+                give(frames, slot, fields[name])
+            return
         read: list[dict[str, Any]] = []
         for r, index in enumerate(indexes):
             try:
                 read.append(self.source.read(int(index)))
-            except BadRecord as bad:
+            except BadRecord as problem:
                 read.append({})
-                frames.status[r] = UNREADABLE
-                frames.failures.append(Failure(r, 0, bad.code, bad.reason, bad.label))
+                _unreadable(frames, r, problem)
         for name, slot in self.fields.items():
             runner.give(frames, slot, [record.get(name) for record in read])
 
@@ -181,6 +190,11 @@ class Feed:
 
 
 UNREADABLE = 1 << 40   # status of a frame whose source record can't be read
+
+
+def _unreadable(frames: Frames, r: int, bad: BadRecord) -> None:
+    frames.status[r] = UNREADABLE
+    frames.failures.append(Failure(r, 0, bad.code, bad.reason, bad.label))
 
 
 def data_error(program: Program, failure: Failure, record: str, epoch: int, position: int,
@@ -201,7 +215,8 @@ def fields_of(runner: Runner, frames: Frames, program: Program, r: int) -> dict[
             value = value.copy()
         if runner.slots[slot_name].missing:
             mask = runner.mask(frames, slot_name, r).copy()
-            value = Gaps(np.asarray(value), mask if runner.slots[slot_name].dims else mask.reshape(()))
+            values = np.asarray(value) if runner.slots[slot_name].dtype in DTYPES else objects(value)
+            value = Gaps(values, mask if runner.slots[slot_name].dims else mask.reshape(()))
         out[name] = value
     return out
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from .execute import Gaps
 from .order import child_ids
+from .texts import objects
 
 
 @dataclass
@@ -41,7 +42,10 @@ def _plain(value: Any) -> Any:
 
 
 def _place(value: Any, i: int) -> Any:
-    return Gaps(value.values[i], value.mask[i]) if isinstance(value, Gaps) else value[i]
+    if not isinstance(value, Gaps):
+        return value[i]
+    values = value.values[i]
+    return Gaps(objects(values) if isinstance(values, bytes | str | None) else values, value.mask[i])
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,16 @@ class RunKernel(msgspec.Struct, frozen=True, tag="kernel"):
 
 
 class CallOperator(msgspec.Struct, frozen=True, tag="call"):
-    """Fill `outputs` by an operator's `cpu`, one frame at a time. `args` are slots in the head's order."""
+    """Fill `outputs` by an operator's `cpu`, one frame at a time. `args` are slots in the head's order.
+
+    `when`: a slot that tells whether the call is asked for in a frame; a later step for the same outputs fills others.
+    """
 
     op: str
     args: tuple[str, ...]
     outputs: tuple[str, ...]
     site: int
+    when: str | None = None
 
 
 class CallExtern(msgspec.Struct, frozen=True, tag="extern"):
@@ -72,6 +76,7 @@ class CallExtern(msgspec.Struct, frozen=True, tag="extern"):
     args: tuple[str, ...]
     outputs: tuple[str, ...]
     site: int
+    when: str | None = None
 
 
 class EachArg(msgspec.Struct, frozen=True):
@@ -86,13 +91,17 @@ class EachArg(msgspec.Struct, frozen=True):
 
 
 class CallEach(msgspec.Struct, frozen=True, tag="each"):
-    """Fill `output`, place by place, by an operator's `cpu`. `dims`: numbers, or slots of i64."""
+    """Fill `output`, place by place, by an operator's `cpu`. `dims`: numbers, or slots of i64.
+
+    `when` has the dims of the output and tells at which places the call is asked for.
+    """
 
     op: str
     args: tuple[EachArg, ...]
     output: str
     dims: tuple[int | str, ...]
     site: int
+    when: str | None = None
 
 
 class Require(msgspec.Struct, frozen=True, tag="require"):

@@ -368,6 +368,8 @@ def _encode(place: Place, value: Any) -> tuple[Any, int, tuple[int, ...]]:
         objects = np.asarray(value, object)
         data = msgspec.msgpack.encode([_text(v) for v in objects.reshape(-1)])
         return np.frombuffer(data, np.uint8), len(data), objects.shape
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        value = value.item()
     if value is None:
         return np.empty(0, np.uint8), -1, ()
     text = _text(value)

@@ -69,7 +69,7 @@ def assert_same(compiled, reference):
 
 def _assert_equal(one, other, what):
     if isinstance(other, list | bytes | str) or np.asarray(other).dtype.kind == "O":
-        assert list(one) == list(other), what
+        assert np.asarray(one, object).tolist() == np.asarray(other, object).tolist(), what
         return
     one, other = np.asarray(one), np.asarray(other)
     assert (one.dtype, one.shape) == (other.dtype, other.shape), what
