@@ -197,14 +197,11 @@ def times(array: Any) -> tuple[Ints, Bools | None]:
 
 def decimals(array: Any) -> NDArray[np.float64]:
     """Decimals as the nearest f64."""
-    import pyarrow as pa
-
     scale, precision = array.type.scale, array.type.precision
     if precision <= 15 and 0 <= scale <= 22 and array.type.bit_width == 128:   # both parts of the quotient are exact
         cells = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array)) : 2]
-        return np.where(nulls(array), 0, cells) / 10.0**scale
-    if not pa.types.is_decimal(array.type):
-        raise ValueError("it holds no decimals")
+        quotients: NDArray[np.float64] = np.where(nulls(array), 0, cells) / 10.0**scale
+        return quotients
     return np.array([0.0 if v is None else float(v) for v in array.to_pylist()], np.float64)
 
 

@@ -155,8 +155,8 @@ def _gathered(columns: list[Values], w: Wanted, rows: Ints, places: Ints, bad: d
     """Rows of one field: an array where they have one size, else a list; notes what is bad by place."""
     for v in columns:
         if v.bad is not None:
-            for k in np.flatnonzero(v.bad[rows]):
-                bad.setdefault(int(places[k]), v.problem(int(rows[k])))
+            for place, row in zip(places[v.bad[rows] != 0].tolist(), rows[v.bad[rows] != 0].tolist()):
+                bad.setdefault(place, v.problem(row))
     found = [v.many(rows) for v in columns]
     if any(f is None for f in found):
         out: list[Any] = [None] * len(rows)
@@ -187,5 +187,5 @@ def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
         return parts[0][1]
     places, values = np.concatenate([p for p, _ in parts]), [v for _, v in parts]
     back = np.argsort(places, kind="stable")
-    joined = np.ma.concatenate(values) if isinstance(values[0], np.ma.MaskedArray) else np.concatenate(values)
-    return joined[back]
+    join: Any = np.ma.concatenate if isinstance(values[0], np.ma.MaskedArray) else np.concatenate
+    return join(values)[back]

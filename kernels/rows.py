@@ -136,7 +136,8 @@ def _filled(array: NDArray[np.uint8], begins: Ints, ends: Ints, last: int) -> ND
     first = array[np.maximum(begins, 0)]
     if begins[0] == -1:
         first[0] = last
-    return (size > 1) | ((size == 1) & (first != 0x0D))
+    filled: NDArray[np.bool_] = (size > 1) | ((size == 1) & (first != 0x0D))
+    return filled
 
 
 class Quotes:
