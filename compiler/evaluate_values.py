@@ -463,7 +463,8 @@ def _stacked(results: dict[tuple[int, ...], Cells], grid: tuple[int, ...], n: No
         out = np.empty(grid + first.shape, first.dtype)
         out[...] = first
         for place, cells in results.items():
-            out[place] = of(cells)
+            made = of(cells)
+            out[place] = made if first.shape else np.asarray(made)[()]   # of texts the text, not an array of it
         return out
 
     return Cells(gather(lambda r: r.values), None if some.missing is None else gather(lambda r: r.missing))

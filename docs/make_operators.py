@@ -15,7 +15,7 @@ from pipec.kernels.scalar import SCALARS
 
 TARGET = Path(__file__).parent / "operators.md"
 TITLES = {"decode": "Images: decoding", "resize": "Images: resizing", "warp": "Images: reading between pixels",
-          "filters": "Images: filters and counts", "audio": "Sound", "table": "Columns and rows of numbers"}
+          "filters": "Images: filters and counts", "audio": "Sound", "text": "Texts", "table": "Columns and rows of numbers"}
 SIGNS = {"add": "a + b", "sub": "a - b", "mul": "a * b", "div": "a / b", "floordiv": "a // b", "mod": "a % b", "pow": "a ^ b",
          "neg": "-a", "eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b",
          "and": "a and b", "or": "a or b", "not": "not a"}

@@ -60,7 +60,7 @@ class Registry(dict[str, Operator]):
     """Operators by name. One that isn't here yet is looked for in the modules that define operators, so that a process
     that only runs a plan imports them when it first needs one."""
 
-    modules = ("audio", "decode", "filters", "resize", "table", "warp")
+    modules = ("audio", "decode", "filters", "resize", "table", "text", "warp")
 
     def __missing__(self, name: str) -> Operator:
         for module in self.modules:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import scalar
-from .ops import op
+from .ops import BadRecord, op
 
 _WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}
 _NAMES = {np.dtype(v): k for k, v in scalar.NUMPY.items()}
@@ -187,23 +187,57 @@ class indices:
     examples = (((np.array([True, False, True]),), np.array([0, 2])),)
 
 
-def _hash(value: str, salt: int) -> int:
+def _hash(value: Any, salt: int) -> int:
+    value = value if isinstance(value, str) else _digits(value)
     salted = int(salt).to_bytes(8, "little", signed=True)
     digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, salt=salted).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
-@op("hash(value: text, salt: i64 = 0) -> i64")
+def _digits(value: Any) -> str:
+    if isinstance(value, float | np.floating | bytes):
+        raise BadRecord("E0801", "what is hashed is an integer or a text")
+    return str(int(value))
+
+
+@op("hash(value: any, salt: i64 = 0) -> i64")
 class hash_:
-    """A number from 0 to 2^63 - 1 that depends on nothing but the text and the salt (BLAKE2b of its UTF-8)."""
+    """A number from 0 to 2^63 - 1 that depends on nothing but the value, a text or an integer, and the salt.
+
+    BLAKE2b of 8 bytes with the salt, of the text's UTF-8 or the integer's decimal digits, shifted right by one bit.
+    """
 
     def ref(value: Any, salt: int) -> Any:
         return np.int64(_hash(value, salt))
 
-    def cpu(alloc: Any, value: str, salt: int) -> Any:
+    def cpu(alloc: Any, value: Any, salt: int) -> Any:
         return np.int64(_hash(value, salt))
 
     def ranges(value: Any, salt: Any) -> Any:
+        return (0, 2**63 - 1)
+
+    examples = ((("abc", 0), 3227650029775379948),)
+
+
+def _crossed(a: Any, b: Any, salt: int) -> int:
+    first, second = (v if isinstance(v, str) else _digits(v) for v in (a, b))
+    return _hash(f"{len(first)}:{first}{second}", salt)
+
+
+@op("cross(a: any, b: any, salt: i64 = 0) -> i64")
+class cross:
+    """The `hash` of a pair of texts, or of integers; ("a", "bc") and ("ab", "c") stay apart.
+
+    Of a text and an integer, `hash(text, salt=integer)` is one.
+    """
+
+    def ref(a: Any, b: Any, salt: int) -> Any:
+        return np.int64(_crossed(a, b, salt))
+
+    def cpu(alloc: Any, a: Any, b: Any, salt: int) -> Any:
+        return np.int64(_crossed(a, b, salt))
+
+    def ranges(a: Any, b: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)
 
 

@@ -89,8 +89,8 @@ def test_mutated_wav_only_makes_bad_records():
 # --- resampling ---------------------------------------------------------------------------------
 
 
-def resampled(x, rate, to):
-    return audio.resample.cpu(np.empty, x.astype(np.float32), rate, to)
+def resampled(x, rate, to, quality="hann"):
+    return audio.resample.cpu(np.empty, x.astype(np.float32), rate, to, quality)
 
 
 def test_resampled_lengths():
@@ -101,20 +101,23 @@ def test_resampled_lengths():
 
 
 @pytest.mark.parametrize("rate,to", [(44100, 16000), (8000, 16000), (48000, 8000), (3, 2)])
-def test_resample_as_torchaudio(rate, to):
+@pytest.mark.parametrize("quality, numbers", [("hann", (6, 0.99, 0)), ("kaiser_fast", (16, 0.85, 8.555504641634386)),
+                                              ("kaiser_best", (64, 0.9475937167399596, 14.769656459379492))])
+def test_resample_as_torchaudio(rate, to, quality, numbers):
     x = np.random.default_rng(1).normal(size=700).astype(np.float32)
-    np.testing.assert_allclose(resampled(x, rate, to), torchaudio_resample(x, rate, to), atol=2e-5)
+    np.testing.assert_allclose(resampled(x, rate, to, quality), torchaudio_resample(x, rate, to, *numbers), atol=2e-5)
 
 
-def torchaudio_resample(x, rate, to, width=6, rolloff=0.99):
-    """torchaudio's sinc_interp_hann, restated."""
+def torchaudio_resample(x, rate, to, width, rolloff, beta):
+    """torchaudio's sinc_interp_hann and sinc_interp_kaiser, restated."""
     g = np.gcd(rate, to)
     old, new = rate // g, to // g
     base = min(old, new) * rolloff
     reach = int(np.ceil(width * old / base))
     t = np.arange(0, -new, -1)[:, None] / new + np.arange(-reach, reach + old)[None] / old
     t = np.clip(t * base, -width, width)
-    kernel = np.sinc(t) * np.cos(t * np.pi / width / 2) ** 2 * base / old
+    window = np.i0(beta * np.sqrt(1 - (t / width) ** 2)) / np.i0(beta) if beta else np.cos(t * np.pi / width / 2) ** 2
+    kernel = np.sinc(t) * window * base / old
     padded = np.pad(x.astype(np.float64), (reach, reach + old))
     frames = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[1])[::old]
     return (frames @ kernel.T).reshape(-1)[: int(np.ceil(new * len(x) / old))]
