@@ -38,7 +38,8 @@ def values_of(column: Any, steps: Sequence[str], w: Wanted) -> Values:
         lists.check()
         made = Values(w, None, None, lists.found, starts=lists.each, sizes=lists.sizes, objects=_objects(array),
                       gone=lists.gone, bytes=array.nbytes)
-        return made if w.element else Values(w, None, None, lists.found, objects=made.objects, bytes=array.nbytes)
+        return made if w.element else Values(w, None, None, lists.found, objects=made.objects, taken=_taken(array, w),
+                                             bytes=array.nbytes)
     flat, past = numbers(array, w)
     lists.mark(past, RANGE)
     lists.check()
@@ -216,6 +217,25 @@ def _objects(array: Any) -> Callable[[int, int], list[Any]]:
             return [_bytes(v) for v in part]
 
     return between
+
+
+def _taken(array: Any, w: Wanted) -> Callable[[Ints], Any]:
+    """Elements at any places as an array of objects; None where they must be looked at one by one."""
+    import pyarrow as pa
+
+    t = pa.types
+    text = t.is_string(array.type) or t.is_large_string(array.type)
+    known = text if w.word != "bytes" else t.is_binary(array.type) or t.is_large_binary(array.type)
+
+    def at(rows: Ints) -> Any:
+        if not known:
+            return None
+        try:
+            return array.take(pa.array(rows)).to_numpy(zero_copy_only=False)
+        except (UnicodeDecodeError, pa.ArrowException):
+            return None
+
+    return at
 
 
 def _bytes(value: Any) -> Any:

@@ -36,7 +36,9 @@ class BlockSource:
                 rows = self.open(file, path)
                 if any(n < 0 for n in rows) or sum(rows) >= MOST_ROWS:
                     raise OSError("its header is damaged")
-            except (OSError, ValueError, OverflowError, MemoryError) as error:
+            except SourceError:
+                raise
+            except Exception as error:   # a library may raise anything about damaged data
                 self.faults[file] = f"the file can't be read: {_first_line(error)}"
                 rows = [1]
             self.blocks += [(file, b) for b in range(len(rows))]
@@ -53,11 +55,11 @@ class BlockSource:
         self.busy: dict[int, threading.Lock] = {}
 
     def open(self, file: int, path: str) -> list[int]:
-        """The numbers of rows of a file's blocks. Raises OSError or ValueError for damage, SourceError for other columns."""
+        """The numbers of rows of a file's blocks. Raises SourceError for other columns, anything else for damage."""
         raise NotImplementedError
 
     def decode(self, file: int, block: int) -> Block:
-        """The columns of a block. Raises OSError or ValueError."""
+        """The columns of a block. Raises anything for damage."""
         raise NotImplementedError
 
     def block(self, number: int) -> Block:
@@ -88,7 +90,7 @@ class BlockSource:
             return BadRecord("E0801", self.faults[file])
         try:
             return self.decode(file, block)
-        except (OSError, ValueError, OverflowError, MemoryError, NotImplementedError, TypeError, KeyError) as error:
+        except Exception as error:   # a library may raise anything about damaged data
             return BadRecord("E0801", f"its block of rows can't be read: {_first_line(error)}")
 
     def _keep(self, number: int, block: Block | BadRecord) -> None:

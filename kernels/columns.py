@@ -83,7 +83,8 @@ class Values:
     """One column of a block. `bad[r]`: 0 or what is wrong with row r.
 
     `flat` holds all rows, or, where `starts` is given, all elements, row after row: row r's begin at `starts[r]` and have
-    the dims `sizes[r]`. Texts: `objects(a, b)` gives elements a to b; `gone[r]`: the row is missing as a whole.
+    the dims `sizes[r]`. Texts: `objects(a, b)` gives elements a to b, `taken(rows)` those of a column without dims (None if
+    it can't at once); `gone[r]`: the row is missing as a whole.
     """
 
     column: Wanted
@@ -93,6 +94,7 @@ class Values:
     starts: Ints | None = None
     sizes: Ints | None = None
     objects: Callable[[int, int], list[Any]] | None = None
+    taken: Callable[[Ints], Any] | None = None
     gone: NDArray[np.bool_] | None = None
     bytes: int = 0
 
@@ -156,19 +158,22 @@ class Values:
 
     def many(self, rows: Ints) -> Any:
         """Rows as one array (masked where some are missing); None where they have no one size. Bad rows: anything."""
+        if self.taken is not None:
+            texts = self.taken(rows)
+            return None if texts is None else text_array(texts, (len(rows),), self.column)
         if self.flat is None or self.starts is not None:
             return None
         values = self.flat[rows]
         return values if self.mask is None else np.ma.MaskedArray(values, self.mask[rows])
 
 
-def text_array(values: list[Any], size: tuple[int, ...], column: Wanted) -> Any:
-    """Texts as an object array; with `?` masked, with "" below the mask."""
+def text_array(values: Any, size: tuple[int, ...], column: Wanted) -> Any:
+    """Texts, a list or an array of objects, as an object array; with `?` masked, with "" below the mask."""
     out = np.empty(len(values), object)
     out[:] = values
     if not column.missing:
         return out.reshape(size)
-    gone = np.fromiter((v is None for v in values), np.bool_, len(values))
+    gone = np.asarray(np.equal(out, None), np.bool_)
     out[gone] = b"" if column.word == "bytes" else ""
     return np.ma.MaskedArray(out.reshape(size), gone.reshape(size))
 

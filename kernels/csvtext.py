@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Wanted, absent, stack_values, wanted
+from .columns import Wanted, absent, stack_values, text_array, wanted
 from .lines import read_rows
 from .ops import BadRecord
 from .rows import Rows
@@ -146,7 +146,7 @@ class CsvSource:
             if len(w.names) == 1:
                 out[w.field] = made[0]
             elif w.dtype is None:
-                out[w.field] = [stack_values(list(v), w) for v in zip(*made)]
+                out[w.field] = text_array([t for row in zip(*made) for t in row], (len(raw), len(made)), w)
             else:
                 joined: Any = np.ma.stack if w.missing else np.stack
                 out[w.field] = joined(made, axis=1)

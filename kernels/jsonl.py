@@ -52,14 +52,15 @@ class JsonlSource:
 
     def _fields(self, raw: bytes, index: int) -> dict[str, Any]:
         record = _object(raw)
-        out = {}
-        for w in self.wanted:
-            values = [_value(next((v for n in names if (v := _lookup(record, n)) is not None), None), w) for names in w.names]
-            out[w.field] = values[0] if len(w.names) == 1 else stack_values(values, w)
-        return out
+        return {w.field: _field(record, w) for w in self.wanted}
 
     def read_many(self, indexes: NDArray[np.int64]) -> tuple[dict[str, Any], dict[int, BadRecord]]:
-        return read_rows(self, indexes, [w.field for w in self.wanted])
+        """Field by field where all records are in order; else one by one."""
+        try:
+            records = [_object(raw) for raw in self.rows.many(indexes)]
+            return {w.field: _column(records, w) for w in self.wanted}, {}
+        except BadRecord:
+            return read_rows(self, indexes, [w.field for w in self.wanted])
 
     def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
         return row_ids(self.rows.starts, indexes)
@@ -81,6 +82,30 @@ def _object(raw: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadRecord("E0801", f"this line is {_kind(found)}, not an object")
     return found
+
+
+def _field(record: dict[str, Any], w: Wanted) -> Any:
+    values = [_value(_first(record, names), w) for names in w.names]
+    return values[0] if len(w.names) == 1 else stack_values(values, w)
+
+
+def _column(records: list[dict[str, Any]], w: Wanted) -> Any:
+    """A field of many records: an array where it is a number, else a list. Raises BadRecord where one of them is bad."""
+    if w.dims or w.dtype is None:
+        return [_field(r, w) for r in records]
+    values = [_first(r, w.names[0]) for r in records]
+    gone = [v is None for v in values]
+    if not any(gone):
+        return np.ma.MaskedArray(_numbers(values, w), np.array(gone)) if w.missing else _numbers(values, w)
+    if not w.missing:
+        raise BadRecord("E0602", f"`{w.field}` is missing")
+    zero: Any = False if w.word == "bool" else 0
+    return np.ma.MaskedArray(_numbers([zero if g else v for v, g in zip(values, gone)], w), np.array(gone))
+
+
+def _first(record: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """The first of several columns that a record has."""
+    return next((v for n in names if (v := _lookup(record, n)) is not None), None)
 
 
 def _lookup(value: Any, name: str) -> Any:
