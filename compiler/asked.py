@@ -27,7 +27,7 @@ def conditions(goals: Sequence[Node], calls: Iterable[Node], facts: Facts, calle
     order: list[Node] = []
 
     def under(n: Node) -> tuple[Node, ...]:
-        if n in known:
+        if n in known or n.op == "call":
             return n.args        # its dims may be its own sizes
         call = called(n) if n.op == "extent" else None
         return children(n) if call is None else (call,)
