@@ -115,6 +115,24 @@ def test_bin_bytes_that_are_no_bools_and_broken_sizes(tmp_path):
     assert len(opened("bin", tmp_path / "b.bin", "t: u16")) == 0
 
 
+def anonymous():
+    """KiB of this process's own memory."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+def test_a_large_file_takes_no_memory(tmp_path):
+    with open(tmp_path / "x.bin", "wb") as file:
+        file.truncate(6 << 30)   # a hole
+        file.seek(5 << 30)
+        file.write(np.arange(8, dtype="<u4").tobytes())
+    before = anonymous()
+    source = opened("bin", tmp_path / "x.bin", "id: u32")
+    assert len(source) == (6 << 30) // 4 and source.read((5 << 30) // 4 + 7)["id"] == 7
+    assert source.read_many(np.arange(0, len(source), 1 << 20))[0]["id"].sum() == 0
+    assert anonymous() - before < 20_000   # pages of the file itself can be dropped
+
+
 # --- csv ----------------------------------------------------------------------------------------
 
 def csv(tmp_path, data, *columns, **options):
@@ -422,6 +440,13 @@ def test_damaged_tables_make_messages_or_bad_records(tmp_path, kind):
                 source.read(i)
             except BadRecord:
                 continue
+
+
+@pytest.mark.parametrize("header", [b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff", b"FEA1", b"", b"<html>"])
+def test_foreign_files_are_named(tmp_path, header):
+    (tmp_path / "x").write_bytes(header + bytes(range(64)))
+    for kind in ("parquet", "arrow"):
+        assert str(tmp_path) in refused("E0810", kind, tmp_path / "x", "a: i64")
 
 
 def test_a_damaged_file_among_others_is_one_bad_record(tmp_path):
