@@ -13,6 +13,7 @@ from ..dsl.problems import PipeError, Problem, Span
 from ..dsl.types import Type
 from ..kernels.sources import READABLE
 from ..runtime import plan as plans
+from ..runtime.inputs import keeps_all, reachable
 from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program, walk
@@ -76,7 +77,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     _carry_stages(program.emit, emit, spans)
     parts = cut(emit)
     lowering = _Lowering(replace(program, spans=spans))
-    above = tuple(lowering.segment(f"above{i}", p) for i, p in enumerate(parts.above))
+    above = lowering.chain("above", parts.above)
     below = lowering.below(parts)
     params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
     text = print_graph(emit)
@@ -112,13 +113,25 @@ class _Lowering:
 
     def segment(self, name: str, piece: Piece) -> plans.Segment:
         requires = [(s.op, s.args[1]) for s in piece.stages if s.op in ("where", "check")]
-        _refuse(piece)
         return plans.Segment(
             start=self._start(name, piece), program=self._frame(name, piece.outputs, requires),
             orders=tuple(_order(s) for s in piece.stages
                          if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
             takes=tuple((_before(s, piece), _int(s.args[1])) for s in piece.stages if s.op == "take" and not _early(s, piece)),
             at_most=next((float(s["at_most"]) for s in piece.stages if s.op == "skip_bad"), None))
+
+    def chain(self, name: str, listed: Sequence[Piece]) -> tuple[plans.Segment, ...]:
+        """Segments one after the other. What is permuted must be records that can be read at any place."""
+        chain = tuple(self.segment(f"{name}{i}", p) for i, p in enumerate(listed))
+        reached = reachable(chain)
+        for k, piece in enumerate(listed):
+            for stage in piece.stages:
+                if stage.op == "balance" and piece.kind != "source":
+                    raise self._not_yet(stage, f"`balance` below `{piece.kind}` checks, but doesn't run yet")
+                if stage.op == "shuffle" and not stage["window"] and k >= reached:
+                    raise self._not_yet(stage, "`shuffle` of records that can't be read at any place checks, but doesn't run yet",
+                                        "`shuffle(window=10_000)` permutes inside blocks, and runs")
+        return chain
 
     def below(self, parts: Cut) -> tuple[plans.Segment, ...]:
         """The consumer's segments: what reads the ring comes first."""
@@ -152,21 +165,32 @@ class _Lowering:
                     raise self._not_yet(start, f"`{start['kind']}` sources check, but can't be read yet",
                                         f"sources that can: {', '.join(READABLE)}")
                 options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
-                           "options": start["options"], "span": _span(self.program.spans.get(start, ())),
+                           "options": start["options"], "span": self._span(start),
                            "columns_spans": column_spans(self.program, start)}
                 return plans.Start("source", options)
             case "each":
                 return plans.Start("each", {"fields": start["fields"]})
             case "batch":
                 return self._batch(name, start)
+            case "window":
+                padded = tuple(n for n, t in start.type.parts if t.missing) if start["pad"] else ()
+                return plans.Start("window", {"rest": start["rest"], "padded": padded, "span": self._span(start)},
+                                   self._numbers(name, start, {"n": start.args[1], "stride": start.args[2]}))
+            case "pack":
+                options = {"fields": start["fields"], "open": start["open"], "by": _by(start.args[2]), "span": self._span(start)}
+                return plans.Start("pack", options, self._numbers(name, start, {"n": start.args[1]}))
+            case "mix" | "zip":
+                branches = tuple(self.chain(f"{name}_{start.op}{k}", pieces(b)) for k, b in enumerate(start.args))
+                shared = ("weights", "until", "key") if start.op == "mix" else ("names",)
+                return plans.Start(start.op, {k: start[k] for k in shared} | {"span": self._span(start)}, inputs=branches)
             case "share":
                 return plans.Start("share")
             case "sample":
-                inner = tuple(self.segment(f"{name}_{start['name']}{i}", p) for i, p in enumerate(pieces(start.args[1])))
-                if len(inner) > 1:
-                    raise self._not_yet(start, "`sample` of a pipeline with `each` or `batch` checks, but doesn't run yet")
+                inner = self.chain(f"{name}_{start['name']}", pieces(start.args[1]))
+                if reachable(inner) < len(inner) or not keeps_all(inner[-1]):
+                    raise self._not_yet(start, "`sample` of a pipeline with `each`, `batch` or `where` checks, but doesn't run yet")
                 return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
-        raise self._not_yet(start, f"`{start.op}` checks, but doesn't run yet", "`pipec run --interpret` runs it, slowly")
+        raise ValueError(f"{start.op} starts no frame")
 
     def _not_yet(self, stage: Node, title: str, *notes: str) -> PipeError:
         span = _first(self.program.spans.get(stage, ())) or Span(self.program.path, 0, 0)
@@ -183,16 +207,22 @@ class _Lowering:
     def _batch(self, name: str, start: Node) -> plans.Start:
         given = dict(zip(start["has"], start.args[1:], strict=True))
         options: dict[str, Any] = {"has": start["has"], "whole": start["whole"], "edges": start["edges"],
-                                   "span": _span(self.program.spans.get(start, ()))}
+                                   "span": self._span(start)}
         before = dict(start.args[0].type.parts)
         if start["pad"]:
             options["padded"] = tuple(n for n, t in start.type.parts if n in before and t.missing and not before[n].missing)
         if "by" in given:
-            options["by"] = BY if given["by"].op != "field" else given["by"]["name"]
-        numbers = {n: v for n, v in given.items() if n != "by"}
+            options["by"] = _by(given["by"])
+        return plans.Start("batch", options, self._numbers(name, start, {n: v for n, v in given.items() if n != "by"}))
+
+    def _numbers(self, name: str, start: Node, numbers: dict[str, Node]) -> plans.Program:
+        """What computes a stage's numbers."""
         for number, value in numbers.items():
             self._at_least_one(start, number, value)
-        return plans.Start("batch", options, self._frame(f"{name}_n", numbers, []))
+        return self._frame(f"{name}_n", numbers, [])
+
+    def _span(self, stage: Node) -> tuple[str, int, int] | None:
+        return _span(self.program.spans.get(stage, ()))
 
 
 def column_spans(program: Program, source: Node) -> dict[str, tuple[str, int, int]]:
@@ -215,23 +245,14 @@ def _int(n: Node) -> int:
     return int(n["value"])
 
 
+def _by(value: Node) -> str:
+    """The field that holds the length by which records are put together."""
+    return BY if value.op != "field" else str(value["name"])
+
+
 def _early(stage: Node, piece: Piece) -> bool:
-    """A `take` that no condition stands before counts positions of a source."""
-    return stage.op == "take" and piece.kind == "source" and _before(stage, piece) == 0
-
-
-def _refuse(piece: Piece) -> None:
-    """Orders of records made from records: only `repeat` runs, with whatever stands below it."""
-    names = [s.op for s in piece.stages]
-    if piece.kind == "source":
-        return
-    for name in ("shuffle", "balance"):
-        if name in names:
-            raise NotImplementedError(f"`{name}` below `{piece.kind}` checks, but doesn't run yet")
-    if names.count("repeat") > 1:
-        raise NotImplementedError(f"`repeat` twice below `{piece.kind}` checks, but doesn't run yet")
-    if "repeat" in names and "take" in names[: names.index("repeat")]:
-        raise NotImplementedError(f"`take` and then `repeat` below `{piece.kind}` checks, but doesn't run yet")
+    """A `take` that no condition stands before counts positions."""
+    return stage.op == "take" and _before(stage, piece) == 0
 
 
 def _before(stage: Node, piece: Piece) -> int:

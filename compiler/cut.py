@@ -12,7 +12,7 @@ from .graph import Node, node, rewrite
 from .promote import dim_node
 
 STARTS = frozenset(("source", "each", "batch", "window", "pack", "mix", "zip", "sample", "share"))
-BY = "@by"   # the field that holds `by` of a batch where that is an expression
+BY = "@by"   # the field that holds `by` of a batch or pack where that is an expression
 SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance"))
 
 
@@ -53,8 +53,11 @@ def pieces(stream: Node) -> list[Piece]:
             out.append(Piece(at, tuple(reversed(stages)), outputs))
             outputs, stages = None, []
             if "by" in at.get("has", ()):
-                length = at.args[1 + at["has"].index("by")]
-                by = None if length.op == "field" else length
+                by = at.args[1 + at["has"].index("by")]
+            elif at.op == "pack":
+                by = at.args[2]
+            if by is not None and by.op == "field":
+                by = None
             if at.op in ("source", "mix", "zip"):
                 return out[::-1]
         else:

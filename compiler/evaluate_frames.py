@@ -103,7 +103,7 @@ def pack(run: Run, n: Node, records: Iterator[Record]) -> Iterator[Record]:
         row[0].append(r)
         row[1].append(length)
         if sum(row[1]) == size:
-            rows.remove(row)
+            rows = [other for other in rows if other is not row]
             yield _row(n, size, *row)
     for row in rows:
         yield _row(n, size, *row)

@@ -54,11 +54,11 @@ class Below:
         self.later = [Later(plan, s, kernels, allow_extern, values) for s in plan.below[1:]]
         self.stacks = self._stacks_views()
         # What batches of like length hold back, and what `take` has counted, can't be told from a position.
-        self.replays = any(s.takes or s.start.options.get("edges") for s in plan.below)
+        self.replays = any(s.takes or s.orders or s.start.options.get("edges") for s in plan.below)
 
     def _stacks_views(self) -> bool:
         """Can whole runs of rows go through the record program and become a batch without copies?"""
-        if not self.later or self.plan.below[0].takes:
+        if not self.later or self.plan.below[0].takes or self.plan.below[0].orders:
             return False
         start = self.later[0].segment.start
         program = self.plan.below[0].program

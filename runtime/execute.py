@@ -117,6 +117,7 @@ class Failure:
     code: str = ""
     reason: str = ""
     label: str = ""
+    error: DataError | None = None   # of a record that this frame was made of
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,10 @@ class Target:
 class Frames:
     """A chunk of frames while its program runs."""
 
-    def __init__(self, count: int):
-        self.count = count
-        self.status = np.zeros(count, np.int64)
-        self.passed = np.zeros(count, np.int64)   # how many `where` and `check` lines held
+    def __init__(self, ids: NDArray[np.uint64], counts: Ints):
+        self.count, self.ids, self.counts = len(ids), ids, counts   # counts: records in each frame
+        self.status = np.zeros(self.count, np.int64)
+        self.passed = np.zeros(self.count, np.int64)   # how many `where` and `check` lines held
         self.values: dict[str, Held] = {}
         self.failures: list[Failure] = []
 
@@ -186,14 +187,13 @@ class Runner:
         self.retired.clear()
         self.texts.clear()
         self.next_output = self.outputs.at_least(self.sizes[0])
-        frames = Frames(count)
+        frames = Frames(ids, np.ones(count, np.int64) if counts is None else counts)
         for name, constant in self.constants.items():
             assert constant.at is not None
             frames.values[name] = Held(at=np.broadcast_to(constant.at, count), mask=constant.mask, keep=constant.keep,
                                        objects=None if constant.objects is None else constant.objects * count)
         self._cells(frames, "@id", ids.view(np.int64))
-        if counts is not None:
-            self._cells(frames, "@count", counts)
+        self._cells(frames, "@count", frames.counts)
         frames.values["@epoch"] = Held(at=np.full(count, address_of(self.epoch)))
         frames.values["@keys"] = Held(at=np.full(count, address_of(self.keys)))
         return frames
@@ -229,6 +229,9 @@ class Runner:
     def give_array(self, frames: Frames, slot_name: str, values: NDArray[Any]) -> None:
         """Fill an input slot from one array of every frame's value, masked where some are missing."""
         slot = self.slots[slot_name]
+        if values.dtype == object:
+            self.give(frames, slot_name, list(_plain(values)))
+            return
         array = np.ascontiguousarray(np.ma.getdata(values))
         known = slot.dtype in DTYPES and array.dtype == DTYPES[slot.dtype] and array.ndim == len(slot.dims) + 1
         if not known or any(d is not None and d != s for d, s in zip(slot.dims, array.shape[1:])):

@@ -1,30 +1,70 @@
-"""Reads one stream of source records: positions → order → source → program → rows.
+"""Records that can be read at any place: positions → order → input → program → rows.
 
-`Feed` is shared by threads; each thread runs chunks of positions with a `Runner` of its own.
+A `Feed` is one segment of a plan over an `Input`: a source, or feeds put together (`inputs.py`). It is shared by
+threads; each thread runs chunks of positions with a `Runner` of its own.
 """
 from __future__ import annotations
 
 import queue
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.ops import BadRecord
 from ..kernels.random import draw_key
-from ..kernels.sources import Source, SourceError, open_source
 from . import order as orders
 from .errors import DataError, Where
-from .execute import DROPPED, DTYPES, Failure, Frames, Gaps, Kernel, Runner, Target, address_of
+from .execute import DTYPES, Failure, Frames, Gaps, Kernel, Runner, Target, view
 from .frames import Row
-from .plan import Order, Plan, Program, Segment
+from .order import FOREVER
+from .plan import Order, Plan, Program, Require, RunKernel, Segment
 from .texts import objects
 
 Ints = NDArray[np.int64]
-FOREVER = 1 << 50   # positions of an endless stream
+Words = NDArray[np.uint64]
+
+
+class Input(Protocol):
+    """What a feed's program reads. `turn` counts how often a `mix` or `zip` has begun these records again."""
+
+    size: int     # records of the source, FOREVER where there are several
+    heavy: bool   # does a record take long to read
+    marks: bool   # does the turn join the ids of records that no order changes
+
+    def start_epoch(self, epoch: int) -> None: ...
+
+    def length(self, turn: int) -> int: ...
+
+    def ids(self, indexes: Ints, turn: int) -> Words: ...
+
+    def values(self, indexes: Ints, field: str) -> list[Any]:
+        """One field of these records as Python values, -1 where it can't be read."""
+        ...
+
+    def frames(self, runner: Runner, fields: Mapping[str, str], indexes: Ints, turn: int, ids: Joined,
+               held: ExitStack) -> Frames:
+        """A chunk of these records for `runner`, with its `fields` (field → slot) filled.
+
+        `ids` makes the chunk's ids of the input's. What the values lie in is kept until `held` is closed.
+        """
+        ...
+
+    def name(self, index: int, turn: int) -> str:
+        """The record, for people."""
+        ...
+
+
+@dataclass
+class Joined:
+    """The turns that join the ids of an input's records; None where none do."""
+
+    turns: Words | None = None
+
+    def __call__(self, ids: Words) -> Words:
+        return ids if self.turns is None else orders.child_ids(ids, self.turns)
 
 
 @dataclass
@@ -34,41 +74,32 @@ class Chunk:
     positions: Ints
     passed: Ints               # requirements that held, per position
     kept: Ints                 # places in `positions` of the records that stay, rising
-    ids: NDArray[np.uint64]
+    ids: Words
     failures: list[Failure]    # by rising frame
     rows: list[Row] = field(default_factory=list)
 
 
 class Feed:
-    """The first segment of a plan over its source."""
+    """One segment of a plan over its input."""
 
-    def __init__(self, plan: Plan, segment: Segment, kernels: Mapping[str, Kernel], allow_extern: bool = False,
-                 params: Mapping[str, Any] | None = None):
-        """Opens the source; raises DataError where it can't be read or lacks a column."""
-        self.plan, self.segment, self.kernels = plan, segment, kernels
+    def __init__(self, plan: Plan, segment: Segment, source: Input, kernels: Mapping[str, Kernel],
+                 allow_extern: bool = False, params: Mapping[str, Any] | None = None):
+        self.segment, self.input, self.kernels = segment, source, kernels
         self.allow_extern, self.params = allow_extern, dict(params or {})
         self.seed = plan.seed or 0
-        options = segment.start.options
-        columns = [(f, tuple(tuple(n) for n in names), t) for f, names, t in options["columns"]]
-        try:
-            self.source: Source = open_source(options["kind"], options["paths"], dict(options.get("options", ())), columns)
-        except SourceError as error:
-            span = options.get("columns_spans", {}).get(error.field) or options.get("span")
-            where = Where(*span) if span else None
-            raise DataError(error.code, error.title, where, notes=error.notes) from None
-        self.arrays = self.source.arrays()
         self.idle: queue.SimpleQueue[Runner] = queue.SimpleQueue()
         self.fields = dict(segment.program.inputs)
+        self.slots = dict(segment.program.outputs)
+        self.heavy = source.heavy or any(not isinstance(s, RunKernel | Require) for s in segment.program.steps)
+        self.marks = source.marks or any(o.op != "shard" for o in segment.orders)
         self.epoch = -1
-        self.order: orders.Order = orders.InOrder(0)
+        self.orders: dict[int, orders.Order] = {}
 
     def start_epoch(self, epoch: int) -> None:
-        """Compute the epoch's order; called before any chunk of that epoch runs, with no chunk running."""
+        """Called before any chunk of that epoch runs, with no chunk running."""
         self.epoch = epoch
-        order: orders.Order = orders.InOrder(len(self.source))
-        for step in self.segment.orders:
-            order = self._ordered(order, step)
-        self.order = order
+        self.input.start_epoch(epoch)
+        self.orders = {}
         keys = [draw_key(self.seed, path, epoch) for path in self.segment.program.draws]
         runners = []
         while not self.idle.empty():
@@ -77,13 +108,23 @@ class Feed:
             runner.start_epoch(epoch, keys)
             self.idle.put(runner)
 
-    def _ordered(self, inner: orders.Order, step: Order) -> orders.Order:
+    def order(self, turn: int) -> orders.Order:
+        """The order of the epoch's records in this turn."""
+        found = self.orders.get(turn)
+        if found is None:
+            found = orders.InOrder(self.input.length(turn))
+            for step in self.segment.orders:
+                found = self._ordered(found, step, turn)
+            self.orders[turn] = found
+        return found
+
+    def _ordered(self, inner: orders.Order, step: Order, turn: int) -> orders.Order:
         o = step.options
         if inner.length == 0:
             return inner
         match step.op:
             case "shuffle":
-                k = orders.key(self.seed, self.epoch, o["key"])
+                k = orders.key(self.seed, self.epoch, o["key"] + (f"#{turn}" if turn else ""))
                 if o.get("window"):
                     return orders.Windowed(inner, o["window"], k)
                 if o.get("chunk"):
@@ -94,30 +135,21 @@ class Feed:
             case "repeat":
                 return orders.Repeated(inner, o["n"] or max(1, FOREVER // max(1, inner.length)))
             case "balance":
-                return orders.Balanced(inner, self._values(inner, o["field"]))
+                indexes, _ = inner.at(np.arange(inner.length))
+                return orders.Balanced(inner, self.input.values(indexes, o["field"]))
         return inner  # shard: one rank reads every file
-
-    def _values(self, inner: orders.Order, name: str) -> list[Any]:
-        """The field's value at every position, read once before the epoch."""
-        indexes, _ = inner.at(np.arange(inner.length))
-        if self.arrays is not None and name in self.arrays:
-            return [v.item() for v in self.arrays[name][indexes]]
-        columns = [(f, tuple(tuple(n) for n in names), t) for f, names, t in self.segment.start.options["columns"] if f == name]
-        options = self.segment.start.options
-        source = open_source(options["kind"], options["paths"], dict(options.get("options", ())), columns)
-        out = []
-        for i in indexes:
-            try:
-                value = source.read(int(i))[name]
-                out.append(value.item() if isinstance(value, np.generic) else value)
-            except BadRecord:
-                out.append(-1)  # met again, and judged, when the record itself is read
-        return out
 
     @property
     def length(self) -> int:
         """Positions in the epoch."""
-        return self.order.length
+        return self.order(0).length
+
+    def ids(self, positions: Ints, turn: int) -> Words:
+        indexes, again = self.order(turn).at(positions)
+        return self._joined(again, turn)(self.input.ids(indexes, turn))
+
+    def _joined(self, again: Words, turn: int) -> Joined:
+        return Joined(again + np.uint64(turn) if self.marks else None)
 
     @contextmanager
     def runner(self) -> Iterator[Runner]:
@@ -131,70 +163,46 @@ class Feed:
         finally:
             self.idle.put(runner)
 
-    def run(self, first: int, count: int, targets: Mapping[str, Target] | None = None) -> Chunk:
+    def frames(self, positions: Ints, turn: int, held: ExitStack,
+               targets: Mapping[str, Target] | None = None) -> tuple[Runner, Frames]:
+        """The program run on these positions; what it made is there until `held` is closed.
+
+        Outputs named in `targets` (field → place) are written there.
+        """
+        indexes, again = self.order(turn).at(positions)
+        runner = held.enter_context(self.runner())
+        frames = self.input.frames(runner, self.fields, indexes, turn, self._joined(again, turn), held)
+        runner.run(frames, {slot: targets[name] for name, slot in self.slots.items() if targets and name in targets})
+        return runner, frames
+
+    def run(self, first: int, count: int, targets: Mapping[str, Target] | None = None, turn: int = 0) -> Chunk:
         """Run positions `first` … `first + count - 1`; with `targets` (field → place) rows are written there.
 
         Rows that stay are moved to the front of the targets.
         """
         positions = np.arange(first, first + count)
-        indexes, turns = self.order.at(positions)
-        ids = orders.child_ids(self.source.ids(indexes), turns)
-        with self.runner() as runner:
-            frames = runner.frames(count, ids)
-            self._read(runner, frames, indexes)
-            slots = {slot: targets[name] for name, slot in self.segment.program.outputs if targets and name in targets}
-            runner.run(frames, slots)
+        with ExitStack() as held:
+            runner, frames = self.frames(positions, turn, held, targets)
             kept = frames.alive()
-            chunk = Chunk(positions, frames.passed, kept, ids, sorted(frames.failures, key=lambda f: f.frame))
+            chunk = Chunk(positions, frames.passed, kept, frames.ids, sorted(frames.failures, key=lambda f: f.frame))
             if targets is None:
-                chunk.rows = [Row(fields_of(runner, frames, self.segment.program, int(r)), int(ids[r]), int(positions[r]) + 1)
-                              for r in kept]
+                chunk.rows = [Row(fields_of(runner, frames, self.segment.program, int(r)), int(frames.ids[r]),
+                                  int(positions[r]) + 1, count=int(frames.counts[r])) for r in kept]
             else:
-                _finish(runner, frames, self.segment.program, targets, kept)
+                _finish(frames, self.slots, targets, kept)
         return chunk
 
-    def _read(self, runner: Runner, frames: Frames, indexes: Ints) -> None:
-        if self.arrays is not None:
-            for name, slot in self.fields.items():
-                array = self.arrays[name]
-                runner.give_rows(frames, slot, address_of(array) + indexes * array.strides[0], array)
-            return
-        read_many = getattr(self.source, "read_many", None)
-        if read_many is not None:
-            fields, bad = read_many(indexes)
-            for r, problem in sorted(bad.items()):
-                _unreadable(frames, r, problem)
-            for name, slot in self.fields.items():
-                give = runner.give if isinstance(fields[name], list) else runner.give_array
-                give(frames, slot, fields[name])
-            return
-        read: list[dict[str, Any]] = []
-        for r, index in enumerate(indexes):
-            try:
-                read.append(self.source.read(int(index)))
-            except BadRecord as problem:
-                read.append({})
-                _unreadable(frames, r, problem)
-        for name, slot in self.fields.items():
-            runner.give(frames, slot, [record.get(name) for record in read])
-
-    def name(self, position: int) -> str:
+    def name(self, position: int, turn: int = 0) -> str:
         """The record at a position, for people."""
-        indexes, _ = self.order.at(np.array([position]))
-        return self.source.name(int(indexes[0]))
+        indexes, _ = self.order(turn).at(np.array([position]))
+        return self.input.name(int(indexes[0]), turn)
 
-    def error(self, failure: Failure, position: int) -> DataError:
+    def error(self, failure: Failure, position: int, turn: int = 0) -> DataError:
         """The failure of the record at `position` as what the user sees."""
-        return data_error(self.segment.program, failure, self.name(position), self.epoch, position,
+        if failure.error is not None:
+            return replace(failure.error, position=position)
+        return data_error(self.segment.program, failure, self.name(position, turn), self.epoch, position,
                           self.segment.start.options.get("span"))
-
-
-UNREADABLE = 1 << 40   # status of a frame whose source record can't be read
-
-
-def _unreadable(frames: Frames, r: int, bad: BadRecord) -> None:
-    frames.status[r] = UNREADABLE
-    frames.failures.append(Failure(r, 0, bad.code, bad.reason, bad.label))
 
 
 def data_error(program: Program, failure: Failure, record: str, epoch: int, position: int,
@@ -208,33 +216,47 @@ def data_error(program: Program, failure: Failure, record: str, epoch: int, posi
 
 def fields_of(runner: Runner, frames: Frames, program: Program, r: int) -> dict[str, Any]:
     """The program's outputs in frame r, copied out of the worker's memory."""
-    out: dict[str, Any] = {}
-    for name, slot_name in program.outputs:
-        value = runner.value(frames, slot_name, r)
-        if isinstance(value, np.ndarray | np.generic):
-            value = value.copy()
-        if runner.slots[slot_name].missing:
-            mask = runner.mask(frames, slot_name, r).copy()
-            values = np.asarray(value) if runner.slots[slot_name].dtype in DTYPES else objects(value)
-            value = Gaps(values, mask if runner.slots[slot_name].dims else mask.reshape(()))
-        out[name] = value
-    return out
+    return {name: value_of(runner, frames, slot, r) for name, slot in program.outputs}
 
 
-def _finish(runner: Runner, frames: Frames, program: Program, targets: Mapping[str, Target], kept: Ints) -> None:
+def value_of(runner: Runner, frames: Frames, slot_name: str, r: int) -> Any:
+    """A slot's value in frame r, copied out of the worker's memory."""
+    value, slot = runner.value(frames, slot_name, r), runner.slots[slot_name]
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.copy()
+    if slot.missing:
+        mask = runner.mask(frames, slot_name, r).copy()
+        values = np.asarray(value) if slot.dtype in DTYPES else objects(value)
+        value = Gaps(values, mask if slot.dims else mask.reshape(()))
+    return value
+
+
+def gather(at: Ints, shape: Sequence[int], dtype: Any) -> NDArray[Any] | None:
+    """The values of one shape that lie at these addresses as one array, a copy; None where they lie unevenly."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not len(at) or not size:
+        return np.empty((len(at), *shape), dtype)
+    low = int(at.min())
+    places, rest = np.divmod(at - low, size)
+    if rest.any():
+        return None
+    found: NDArray[Any] = view(low, (int(places.max()) + 1, *shape), dtype)[places]
+    return found
+
+
+def _finish(frames: Frames, slots: Mapping[str, str], targets: Mapping[str, Target], kept: Ints) -> None:
     """Copy outputs that no kernel wrote in place, then close the gaps that dropped frames leave."""
     import ctypes
 
     if not len(kept):
         return  # where every frame left early, outputs were never made
-    for name, slot_name in program.outputs:
+    for name, slot in slots.items():
         target = targets[name]
-        at = frames.values[slot_name].at
+        at = frames.values[slot].at
         assert at is not None
-        for place, r in enumerate(kept):
-            goal = target.address + place * target.stride
-            if int(at[r]) != goal:
-                ctypes.memmove(goal, int(at[r]), target.stride)
+        goals = target.address + target.stride * np.arange(len(kept))
+        for place in np.flatnonzero(at[kept] != goals):
+            ctypes.memmove(int(goals[place]), int(at[kept[place]]), target.stride)
 
 
-__all__ = ["DROPPED", "DTYPES", "Chunk", "Feed", "data_error", "fields_of"]
+__all__ = ["DTYPES", "FOREVER", "Chunk", "Feed", "Input", "Joined", "data_error", "fields_of", "gather", "value_of"]

@@ -85,25 +85,45 @@ def _full_with(waiting: list[Row], length: int, rule: BatchRule) -> bool:
     return longest * (len(waiting) + 1) > rule.budget
 
 
-def stack(rows: Sequence[Row], padded: Sequence[str], names: Collection[str]) -> dict[str, Any]:
-    """One array per field of `names`, the records in front; those in `padded` are filled up to the largest, as `Gaps`."""
-    return {name: _stack([r.fields[name] for r in rows], name in padded) for name in names}
+def windows(rows: Iterator[Row], n: int, stride: int, keep: bool) -> Iterator[list[Row]]:
+    """The records of windows that begin every `stride` records; `keep`: also of a smaller one at the end, if it holds
+    a record that no window before it held."""
+    held: list[Row] = []
+    skip, fresh = 0, 0
+    for row in rows:
+        if skip:
+            skip -= 1
+            continue
+        held.append(row)
+        fresh += 1
+        if len(held) == n:
+            yield held
+            skip, held, fresh = max(0, stride - n), held[stride:], 0
+    if fresh and keep:
+        yield held
 
 
-def _stack(values: list[Any], padded: bool) -> Any:
+def stack(rows: Sequence[Row], padded: Collection[str], names: Collection[str], places: int = 0) -> dict[str, Any]:
+    """One array per field of `names`, the records in front; those in `padded` are filled up to the largest and to
+    `places` records, as `Gaps`."""
+    return {name: stacked([r.fields[name] for r in rows], name in padded, places) for name in names}
+
+
+def stacked(values: list[Any], padded: bool, places: int = 0) -> Any:
+    """The values of one field as `stack` puts them together."""
     first = values[0]
     if isinstance(first, bytes | str):
-        return values
+        return [*values, *[None] * (places - len(values))]
     if padded:
-        return _pad(values)
+        return _pad(values, max(places, len(values)))
     if isinstance(first, Gaps):
         return Gaps(np.stack([v.values for v in values]), np.stack([v.mask for v in values]))
     return np.stack(values)
 
 
-def _pad(values: list[Any]) -> Gaps:
+def _pad(values: list[Any], places: int) -> Gaps:
     arrays = [np.asarray(_plain(v)) for v in values]
-    shape = (len(arrays), *np.max([a.shape for a in arrays], axis=0)) if arrays[0].ndim else (len(arrays),)
+    shape = (places, *np.max([a.shape for a in arrays], axis=0)) if arrays[0].ndim else (places,)
     out, mask = np.zeros(shape, arrays[0].dtype), np.ones(shape, bool)
     for i, (array, value) in enumerate(zip(arrays, values)):
         inside: tuple[Any, ...] = (i, *(slice(n) for n in array.shape))
@@ -112,9 +132,9 @@ def _pad(values: list[Any]) -> Gaps:
     return Gaps(out, mask)
 
 
-def batch_row(rows: Sequence[Row], padded: Sequence[str], names: Collection[str]) -> Row:
+def batch_row(rows: Sequence[Row], padded: Collection[str], names: Collection[str], places: int = 0) -> Row:
     """A batch of the fields `names` as a row: its id is that of its first record, it ends where its last one ends."""
-    return Row(stack(rows, padded, names), rows[0].id, rows[-1].next, rows[-1].skip, len(rows))
+    return Row(stack(rows, padded, names, places), rows[0].id, rows[-1].next, rows[-1].skip, len(rows))
 
 
 def numbers_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> BatchRule:

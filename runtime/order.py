@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+FOREVER = 1 << 50  # positions of an endless stream
 SMALL = 10_000  # below, a permutation is a Fisher–Yates table
 ROUNDS = 10     # of the Feistel network; fewer repeat orders of tiny sets too often
 

@@ -142,8 +142,9 @@ class Start(msgspec.Struct, frozen=True):
     """What begins a frame.
 
     kind "source" (kind, paths, options, columns), "ring" (what a consumer reads), "each" (fields), "batch" (has,
-    whole, edges, padded: fields padded to the largest, by: the field that holds `by`), "sample" (name, path, times).
-    `number` computes "n" and "budget" where they are there. `inputs` are the segments of other pipelines.
+    whole, edges, padded: fields padded to the largest, by: the field that holds `by`), "window" (rest, padded), "pack"
+    (fields, open, by), "sample" (name, path, times), "mix" (weights, until, key), "zip" (names).
+    `number` computes "n", "stride" and "budget" where they are there. `inputs` are the segments of other pipelines.
     """
 
     kind: str

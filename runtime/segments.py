@@ -1,4 +1,4 @@
-"""Segments after the first: frames made from the rows before (`each`, `batch`), then their program.
+"""Segments whose frames are made from the rows before (`each`, `batch`, `window` …), then their program.
 
 The same code runs in the producer (lines above `share()`) and in each consumer (lines below).
 """
@@ -6,40 +6,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..kernels.random import DRAWS, draw_key
+from . import order as orders
 from .errors import DataError, Where
 from .execute import Frames, Kernel, Runner
-from .feed import Feed, data_error, fields_of
-from .frames import Row, batch_row, each, groups, numbers_of, stack
-from .order import child_ids
-from .plan import Plan, Program, Segment, Start
+from .feed import data_error, fields_of
+from .frames import Row, batch_row, each, groups, numbers_of, stack, windows
+from .inputs import feed_of
+from .numbers import Numbers
+from .packing import Packing, TooLong
+from .plan import Order, Plan, Program, Segment, Start
 
-
-class Numbers:
-    """The sizes that a stage is given as expressions of open params and `epoch`: `n`, `budget`."""
-
-    def __init__(self, start: Start, kernels: Mapping[str, Kernel], params: Mapping[str, Any]):
-        self.start = start
-        self.runner = Runner(start.number, kernels, params) if start.number else None
-
-    def at(self, epoch: int) -> dict[str, int]:
-        if self.runner is None:
-            return {}
-        self.runner.start_epoch(epoch, [])
-        frames = self.runner.frames(1, np.zeros(1, np.uint64))
-        self.runner.run(frames)
-        out = {}
-        for name, slot in self.runner.program.outputs:
-            out[name] = int(self.runner.value(frames, slot, 0))
-            if out[name] < 1:
-                span = self.start.options.get("span")
-                raise DataError("E0804", f"`{name}` of `{self.start.kind}` is {out[name]}, it must be 1 or more",
-                                Where(*span) if span else None, epoch=epoch)
-        return out
+FOREVER = orders.FOREVER
+Rows = Iterator[tuple[Row, int]]   # with the turns of `repeat`
 
 
 class Sampler:
@@ -47,7 +31,7 @@ class Sampler:
 
     def __init__(self, plan: Plan, start: Start, kernels: Mapping[str, Kernel], allow_extern: bool, params: Mapping[str, Any]):
         self.name, self.path, self.times = start.options["name"], start.options["path"], int(start.options["times"])
-        self.feed = Feed(plan, start.inputs[0][0], kernels, allow_extern, params)
+        self.feed = feed_of(plan, start.inputs[0], kernels, allow_extern, params)
         self.seed, self.key = plan.seed or 0, 0
 
     def start_epoch(self, epoch: int) -> None:
@@ -72,12 +56,32 @@ class Sampler:
         return chunk.rows[0]
 
 
+class Takes:
+    """`take` below conditions: of the records for which the first m held, the first n."""
+
+    def __init__(self, segment: Segment):
+        self.takes, self.left = segment.takes, [n for _, n in segment.takes]
+        self.over = False
+
+    def count(self, passed: int) -> bool:
+        """Count a record for which `passed` conditions held; may it stay. `over`: no record after it may."""
+        for k, (needed, _) in enumerate(self.takes):
+            if self.left[k] == 0:
+                self.over = True
+                return False
+            if passed < needed:
+                return False
+            self.left[k] -= 1
+            self.over = self.over or self.left[k] == 0
+        return True
+
+
 class Later:
     """One segment whose frames are made from rows."""
 
     def __init__(self, plan: Plan, segment: Segment, kernels: Mapping[str, Kernel], allow_extern: bool = False,
                  params: Mapping[str, Any] | None = None):
-        self.plan, self.segment = plan, segment
+        self.seed, self.segment = plan.seed or 0, segment
         self.runner = Runner(segment.program, kernels, params, allow_extern)
         self.numbers = Numbers(segment.start, kernels, params or {})
         self.sizes: dict[str, int] = {}
@@ -92,57 +96,95 @@ class Later:
         self.sizes = self.numbers.at(epoch)
         if self.sampler is not None:
             self.sampler.start_epoch(epoch)
-        self.runner.start_epoch(epoch, [draw_key(self.plan.seed or 0, p, epoch) for p in self.segment.program.draws])
+        self.runner.start_epoch(epoch, [draw_key(self.seed, p, epoch) for p in self.segment.program.draws])
 
     @property
     def batches(self) -> bool:
         return self.segment.start.kind == "batch"
 
-    def run(self, before: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-        """The rows that this segment makes of the rows before it, which `before` gives from their first on."""
-        left = [n for _, n in self.segment.takes]
-        for frame in self._turns(before):
+    def run(self, before: Callable[[], Iterator[Row]], turn: int = 0) -> Iterator[Row]:
+        """The rows that this segment makes of the rows before it, which `before` gives from their first on.
+
+        `turn`: how often a `mix` or `zip` has begun them again.
+        """
+        takes = Takes(self.segment)
+        for frame in self._ordered(before, turn):
             made, passed = self.one(frame)
-            over = False
-            for k, (needed, _) in enumerate(self.segment.takes):
-                if left[k] == 0:
-                    return
-                if passed >= needed:
-                    left[k] -= 1
-                    over = over or left[k] == 0
-            if made is not None:
+            allowed = takes.count(passed)
+            if made is not None and allowed:
                 yield made
-            if over:
+            if takes.over:
                 return
 
-    def _turns(self, before: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-        """The frames of every turn of `repeat`, which joins their ids; once where there is none."""
-        repeats = [o.options["n"] for o in self.segment.orders if o.op == "repeat"] or [1]
-        for turn in range(repeats[0]) if repeats[0] else itertools.count():
-            some = False
-            for frame in self._frames(before()):
-                some = True
-                frame.id = int(child_ids(np.array([frame.id], np.uint64), turn)[0])
-                yield frame
-            if not some:
-                return
+    def _ordered(self, before: Callable[[], Iterator[Row]], turn: int) -> Iterator[Row]:
+        """The frames in the order that `take`, `repeat` and `shuffle` ask for; their turns join the ids."""
+        steps = [o for o in self.segment.orders if o.op != "shard"]
+        if not steps:
+            yield from self._frames(before())
+            return
+        make: Callable[[], Rows] = lambda: ((row, 0) for row in self._frames(before()))  # noqa: E731
+        for step in steps:
+            make = partial(self._changed, step, make, turn)
+        for row, again in make():
+            row.id = int(orders.child_ids(np.array([row.id], np.uint64), again + turn)[0])
+            yield row
+
+    def _changed(self, step: Order, rows: Callable[[], Rows], turn: int) -> Rows:
+        match step.op:
+            case "take":
+                yield from itertools.islice(rows(), step.options["n"])
+            case "repeat":
+                times = step.options["n"] or FOREVER
+                for again in range(times):
+                    some = False
+                    for row, before in rows():
+                        some = True
+                        yield row, before * times + again
+                    if not some:
+                        return
+            case "shuffle":
+                key = orders.key(self.seed, self.epoch, step.options["key"] + (f"#{turn}" if turn else ""))
+                listed = rows()
+                for block in itertools.count():
+                    inside = list(itertools.islice(listed, step.options["window"]))
+                    if not inside:
+                        return
+                    order = orders.Permutation(len(inside), orders.key(key, block, "window"))
+                    yield from (inside[k] for k in order[np.arange(len(inside))])
 
     def _frames(self, rows: Iterator[Row]) -> Iterator[Row]:
         start = self.segment.start
+        padded = start.options.get("padded", ())
         match start.kind:
             case "each":
                 for row in rows:
                     yield from each(row, start.options["fields"])
             case "batch":
-                padded = start.options.get("padded", ())
                 for group in groups(rows, numbers_of(start.options, self.sizes)):
                     yield batch_row(group, padded, self.reads)
+            case "window":
+                n = self.sizes["n"]
+                for group in windows(rows, n, self.sizes["stride"], start.options["rest"] == "keep"):
+                    yield batch_row(group, padded, self.reads, n if padded else 0)
+            case "pack":
+                yield from self._packed(rows)
             case "sample":
                 assert self.sampler is not None
                 for row in rows:
                     yield self.sampler.add(row)
             case _:
                 yield from rows
+
+    def _packed(self, rows: Iterator[Row]) -> Iterator[Row]:
+        options = self.segment.start.options
+        packing = Packing(self.sizes["n"], options["by"], options["open"], options["fields"], self.reads)
+        try:
+            yield from packing.rows(rows)
+        except TooLong as long:
+            span = options.get("span")
+            raise DataError("E0805", f"a record of length {long.length} doesn't fit a row of {packing.n}",
+                            Where(*span) if span else None, record=f"record at position {long.position}", epoch=self.epoch,
+                            position=long.position) from None
 
     def one(self, row: Row) -> tuple[Row | None, int]:
         """Run the program on one frame: the row it leaves (None if `where` drops it), requirements that held."""

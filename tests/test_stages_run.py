@@ -33,16 +33,52 @@ pipeline other
   where n % 2 == 0
   y = 10 * n
   emit y, n
+pipeline a
+  from npz("{numbers}") as Row
+  take(21)
+  shuffle()
+  u ~ uniform(0, 1)
+  y = n + u
+  emit n, y
+pipeline b
+  from npz("{numbers}") as Row
+  take(9)
+  repeat(2)
+  u ~ uniform(0, 1)
+  y = n - u
+  emit n, y
+pipeline c
+  from npz("{numbers}") as Row
+  take(5)
+  y = f32(100 * n)
+  emit n, y
+pipeline w
+  from npz("{numbers}") as Row
+  take(24)
+  shuffle()
+  where n % 3 == 0
+  u ~ uniform(0, 1)
+  y = 10 * n + u
+  emit n, y
+pipeline m
+  from mix(a, b, weights=[0.5, 0.5], until="first")
+pipeline ms
+  from mix(w, c, weights=[0.5, 0.5], until="all")
+pipeline win(width: i64)
+  from npz("{numbers}") as Row
+  window(width)
+  shuffle()
+  emit n, x
 pipeline plain
   from npz("{numbers}") as Row
   y = 10 * n
 pipeline p
-  from npz("{numbers}") as Row
-''' + "".join(f"  {line}\n" for line in body))
+''' + "".join(f"  {line}\n" for line in (*([] if body[:1] and body[0].startswith("from") else [f'from npz("{numbers}") as Row']), *body)))
     return path
 
 
 RAGGED = ["seq = [n + i for i < size]"]
+SIZED = ["seq: i64[k] = [n + i for i < size]"]
 BODIES = {
     "nothing": ["emit n, x"],
     "every field": [],
@@ -92,6 +128,47 @@ BODIES = {
     "sample in a line": ["o ~ sample(plain)", "m = o.y + n", "emit m"],
     "sample many": ["o ~ [sample(plain) for i < 3]", "m = [o.y[i] + n for i]", "emit m, n"],
     "check that holds": ["check(n >= 0)", "emit n"],
+    "each, take and repeat": [*RAGGED, "each(seq)", "take(9)", "repeat(2)", "repeat(2)", "u ~ uniform(0, 1)", "emit seq, u"],
+    "window": ["window(8)", "emit n, x"],
+    "window, dropped rest": ["window(8, rest=\"drop\")", "u ~ uniform(0, 1)", "emit n: i64[8], x, u"],
+    "window, overlapping": ["window(9, stride=8)", "emit n"],
+    "window, far apart": ["window(3, stride=5)", "s = sum(n[i] for i)", "emit n, s"],
+    "window, padded": ["window(8, pad=true)", "gap = missing(n)", "n = n ?? -1", "x = x ?? 0", "emit n, gap, x"],
+    "window larger than all": ["window(100)", "emit n"],
+    "window of one size, shuffled": ["window(8, stride=7, rest=\"drop\")", "shuffle()", "u ~ uniform(0, 1)", "emit n, u"],
+    "window of a shuffle": ["shuffle()", "window(8)", "emit n, x"],
+    "window of lines": ["u ~ uniform(0, 1)", "y = x * u", "window(8)", "v ~ uniform(0, 1)", "emit y, n, v"],
+    "window of lines, padded and shuffled": ["y = n * 2", "window(8, pad=true)", "y = y ?? -1", "shuffle()", "emit y"],
+    "window of ragged fields": [*RAGGED, "window(4, pad=true)", "seq = seq ?? -1", "emit seq"],
+    "window, taken, repeated": ["window(4)", "take(5)", "repeat(2)", "u ~ uniform(0, 1)", "emit n, u"],
+    "window of taken records": ["take(30)", "window(8)", "emit n"],
+    "window of repeated records": ["repeat(2)", "window(8)", "emit n"],
+    "window, where": ["window(4)", "where n[0] % 8 == 0", "emit n"],
+    "window, where, take": ["window(4)", "where n[0] % 8 == 0", "take(3)", "emit n"],
+    "window after where": ["where n % 2 == 0", "window(4, stride=3)", "u ~ uniform(0, 1)", "emit n, u"],
+    "window after where, padded": ["where n % 2 == 0", "window(5, pad=true)", "n = n ?? -1", "emit n"],
+    "window after where, blocks": ["where n % 2 == 0", "window(3)", "shuffle(window=4)", "emit n"],
+    "windows of windows": ["window(4, rest=\"drop\")", "window(3)", "emit n"],
+    "windows in batches": ["window(8, rest=\"drop\")", "shuffle()", "batch(3)", "emit n"],
+    "pack": [*SIZED, "pack(10, by=k)", "seq = seq ?? -1", "s = segment ?? 0", "q = position ?? 0", "emit seq, s, q, k"],
+    "pack, few open": [*SIZED, "shuffle()", "pack(9, by=k, open=2)", "seq = seq ?? -1", "u ~ uniform(0, 1)", "emit seq, n, u"],
+    "pack, two fields": [*SIZED, "two: f32[k, 3] = [x[j] + i for i < k, j]", "pack(12, by=k)", "two = two ?? 0", "emit two, x"],
+    "mix in turns, first": ["from mix(a, b, c, until=\"first\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix in turns, all": ["from mix(a, b, c, until=\"all\")", "emit n, y"],
+    "mix in turns, a number": ["from mix(a, b, c, until=70)", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix by weights, first": ["from mix(a, b, c, weights=[0.6, 0.3, 0.1], until=\"first\")", "emit n, y"],
+    "mix by weights, all": ["from mix(a, b, c, weights=[0.6, 0.3, 0.1], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix by weights, a number": ["from mix(a, b, weights=[3, 1], until=200)", "where n % 3 > 0", "batch(16)", "emit n, y"],
+    "mix, taken and repeated": ["from mix(a, b, until=\"first\")", "take(10)", "repeat(2)", "u ~ uniform(0, 1)", "emit n, u"],
+    "mix of streams in turns": ["from mix(w, a, b, until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of streams by weights": ["from mix(w, a, weights=[0.2, 0.8], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of streams, first": ["from mix(w, a, until=\"first\")", "u ~ uniform(0, 1)", "take(30)", "emit n, y, u"],
+    "mix of a mix": ["from mix(m, c, weights=[0.9, 0.1], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of a mix of streams": ["from mix(ms, c, until=90)", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of windows": ["from mix(win(5), win(3), weights=[0.5, 0.5], until=\"all\")", "u ~ uniform(0, 1)", "emit n, x, u"],
+    "zip": ["from zip(l=a, r=c)", "d = l.n - r.n", "u ~ uniform(0, 1)", "emit d, l, r, u"],
+    "zip of streams": ["from zip(l=a, r=w)", "d = l.n - r.n", "emit d, l"],
+    "zip of windows": ["from zip(l=win(5), r=win(3))", "d = (l.n[0] ?? 0) - (r.n[0] ?? 0)", "shuffle()", "emit d, l"],
 }
 
 
