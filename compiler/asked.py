@@ -15,7 +15,9 @@ TRUE = const(True, BOOL)
 MOST = 12        # a call that is asked for in more ways than this always runs
 
 
-def conditions(goals: Sequence[Node], calls: Iterable[Node], facts: Facts, called: Callable[[Node], Node | None]) -> dict[Node, Node]:
+def conditions(
+    goals: Sequence[Node], calls: Iterable[Node], facts: Facts, called: Callable[[Node], Node | None]
+) -> dict[Node, Node]:
     """The condition of each call that the goals need, where it isn't always true.
 
     A call made at every place of binders (attribute `ids`) has a condition in terms of these. `called(extent)` is the call

@@ -8,6 +8,8 @@ import wave
 
 import numpy as np
 import pytest
+from pipec.compiler.check import check
+from pipec.compiler.evaluate import evaluate
 from pipec.kernels import audio
 from pipec.kernels.ops import BadRecord
 
@@ -178,3 +180,55 @@ def test_mel_bank_slaney():
     np.testing.assert_allclose(areas[8:], 1, atol=0.15)
     with pytest.raises(BadRecord):
         audio.mel_bank.ref(40, 257, 16000, 0.0, 0.0, "bark", "none")
+
+
+# --- the library's functions of sound ---------------------------------------------------------------
+
+
+def library(tmp_path, lines, **arrays):
+    """Values of `out` in the one record of these arrays."""
+    np.savez(tmp_path / "s.npz", **{name: a[None] for name, a in arrays.items()})
+    columns = "".join(f"  {name}: f32{list(a.shape)}\n" for name, a in arrays.items())
+    text = f'seed 1\nschema S\n{columns}\npipeline train\n  from npz("{tmp_path}/s.npz") as S\n'
+    text += "".join(f"  {line.strip()}\n" for line in lines.split("\n")) + "  emit out\n"
+    return next(iter(evaluate(check(str(tmp_path / "p.pipe"), text=text))))["out"]
+
+
+def test_pre_emphasis(tmp_path):
+    """torchaudio.functional.preemphasis: the first sample stays."""
+    x = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    got = library(tmp_path, "out = pre_emphasis(x)", x=x)
+    np.testing.assert_allclose(got, np.concatenate([x[:1], x[1:] - np.float32(0.97) * x[:-1]]), atol=1e-6)
+
+
+def test_power_to_db_and_mfcc(tmp_path):
+    """librosa.power_to_db, and torchaudio.functional.create_dct(norm="ortho") after it."""
+    power = (np.random.default_rng(1).random((6, 40)) ** 20).astype(np.float32)
+    db = 10 * np.log10(np.maximum(power.astype(np.float64), 1e-10))
+    db = np.maximum(db, db.max() - 80)
+    np.testing.assert_allclose(library(tmp_path, "out = power_to_db(p)", p=power), db, atol=1e-4)
+    n, k = np.arange(40), np.arange(13)
+    dct = np.cos(np.pi / 40 * (n[:, None] + 0.5) * k) * np.sqrt(2 / 40)
+    dct[:, 0] /= np.sqrt(2)
+    np.testing.assert_allclose(library(tmp_path, "out = mfcc(p, 13)", p=power), db @ dct, atol=2e-3)
+
+
+def test_add_noise_has_the_ratio_drawn(tmp_path):
+    rng = np.random.default_rng(2)
+    x, noise = rng.normal(size=400).astype(np.float32), (rng.normal(size=90) * 5).astype(np.float32)
+    for low, high in ((6, 6), (-3, 3)):
+        added = library(tmp_path, f"out ~ add_noise(x, z, {low}, {high})", x=x, z=noise) - x
+        ratio = 10 * np.log10((x.astype(np.float64) ** 2).sum() / (added.astype(np.float64) ** 2).sum())
+        assert low - 1e-3 <= ratio <= high + 1e-3
+        np.testing.assert_allclose(added[:310], added[90:], atol=2e-6)      # the noise comes round
+    np.testing.assert_array_equal(library(tmp_path, "out ~ add_noise(x, z, 1, 2)", x=x, z=noise * 0), x)
+
+
+def test_spec_augment_cuts_bands_and_gaps(tmp_path):
+    x = np.ones((60, 20), np.float32)
+    got = library(tmp_path, "out ~ spec_augment(x, widest=5, longest=10)", x=x)
+    lost = got == 0
+    bands, gaps = lost.all(0), lost.all(1)
+    assert (lost == (bands[None] | gaps[:, None])).all() and bands.sum() <= 10 and gaps.sum() <= 20 and lost.any()
+    small = library(tmp_path, "out ~ spec_augment(x)", x=x[:2, :3])
+    assert small.shape == (2, 3)

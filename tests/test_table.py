@@ -100,7 +100,8 @@ def test_utf8():
 def test_examples():
     for op in OPERATORS.values():
         for args, want in op.examples:
-            np.testing.assert_array_equal(op.ref(*args), want)
+            if want is not None:   # else it is only compared between the ways to run it
+                np.testing.assert_array_equal(op.ref(*args), want, op.name)
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
