@@ -487,6 +487,7 @@ def _lay_one(held: Held, part: Part, name: str) -> None:
             held.objects[place] = value
         return
     assert held.at is not None and lies.at is not None
+    held.keep.append(lies)   # what lies there lasts as long as its Held
     held.at[part.places] = lies.at
     if held.sizes is not None:
         held.sizes[part.places] = lies.sizes if lies.sizes is not None else [int(d or 0) for d in slot.dims]

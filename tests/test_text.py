@@ -314,3 +314,22 @@ def test_clicks(tmp_path):
     of = OPERATORS["hash"].ref
     seen = {int(of("", j)) % 1_000_000 for j in range(26)}
     assert sum(int(v) in seen for v in batch["rows"].reshape(-1)) > 207 * 26 * 0.15
+
+
+def test_tokens(tmp_path):
+    """Two corpora of two files each: windows, mixed."""
+    rng = np.random.default_rng(0)
+    for name in ("web", "books"):
+        for part in range(2):
+            ids = rng.integers(0, 50_257, 300).astype(np.uint16)
+            ids[rng.random(300) < 0.05] = 50_256
+            ids.tofile(tmp_path / f"{name}{part}.bin")
+    options = {"web": str(tmp_path / "web*.bin"), "books": str(tmp_path / "books*.bin"), "length": 32, "batch_size": 4}
+    assert_compiled_is_interpreted(EXAMPLES / "tokens.pipe", epochs=(0, 1), **options)
+    for batch in delivered(EXAMPLES / "tokens.pipe", **options):
+        np.testing.assert_array_equal(batch["input"][:, 1:], batch["target"][:, :-1])
+        ends = batch["input"] == 50_256
+        np.testing.assert_array_equal(batch["doc"], np.cumsum(ends, 1) - ends)
+        starts = np.concatenate([np.ones((4, 1), bool), ends[:, :-1]], 1)
+        last = np.maximum.accumulate(np.where(starts, np.arange(32), 0), 1)
+        np.testing.assert_array_equal(batch["position"], np.arange(32) - last)
