@@ -231,6 +231,8 @@ def _taken(array: Any, w: Wanted) -> Callable[[Ints], Any]:
         if not known:
             return None
         try:
+            if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (np.diff(rows) == 1).all():
+                return array.slice(int(rows[0]), len(rows)).to_numpy(zero_copy_only=False)
             return array.take(pa.array(rows)).to_numpy(zero_copy_only=False)
         except (UnicodeDecodeError, pa.ArrowException):
             return None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Values, Wanted, stack_values
+from .columns import Many, Values, Wanted, joined, stack_values
 from .ops import BadRecord
 from .sources import FILE_SHIFT, SourceError, row_ids
 
@@ -89,7 +89,8 @@ class BlockSource:
         if file in self.faults:
             return BadRecord("E0801", self.faults[file])
         try:
-            return self.decode(file, block)
+            columns = self.decode(file, block)
+            return {w.field: joined(columns[w.field], w) for w in self.wanted}
         except Exception as error:   # a library may raise anything about damaged data
             return BadRecord("E0801", f"its block of rows can't be read: {_first_line(error)}")
 
@@ -119,7 +120,7 @@ class BlockSource:
         out = {}
         for w in self.wanted:
             found = [v.at(row) for v in block[w.field]]
-            out[w.field] = found[0] if len(w.names) == 1 else stack_values(found, w)
+            out[w.field] = found[0] if len(found) == 1 else stack_values(found, w)
         return out
 
     def read_many(self, indexes: Ints) -> tuple[dict[str, Any], dict[int, BadRecord]]:
@@ -167,27 +168,28 @@ def _gathered(columns: list[Values], w: Wanted, rows: Ints, places: Ints, bad: d
                 continue
             try:
                 values = [v.at(row) for v in columns]
-                out[k] = values[0] if len(w.names) == 1 else stack_values(values, w)
+                out[k] = values[0] if len(values) == 1 else stack_values(values, w)
             except BadRecord as problem:
                 bad[int(places[k])] = problem
         return out
-    if len(w.names) == 1:
+    if len(found) == 1:
         return found[0]
-    return np.ma.stack(found, axis=1) if w.missing else np.stack(found, axis=1)
+    parts = [f for f in found if f is not None]
+    mask = np.stack([f.mask for f in parts if f.mask is not None], axis=1) if w.missing else None
+    return Many(np.stack([f.values for f in parts], axis=1), mask)
 
 
 def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
-    """The rows of several blocks in the order in which they were asked for."""
-    if not parts or any(isinstance(p, list) or p.shape[1:] != parts[0][1].shape[1:] for _, p in parts) \
-            or sum(len(places) for places, _ in parts) < count:
+    """The rows of several blocks in the order in which they were asked for: one array, or a list."""
+    alike = all(isinstance(p, Many) and p.values.shape[1:] == parts[0][1].values.shape[1:] for _, p in parts)
+    if not parts or not alike or sum(len(places) for places, _ in parts) < count:
         out: list[Any] = [None] * count
         for places, values in parts:
-            for place, value in zip(places.tolist(), values):
+            for place, value in zip(places.tolist(), values.array if isinstance(values, Many) else values):
                 out[place] = None if value is np.ma.masked else value
         return out
     if len(parts) == 1:
-        return parts[0][1]
-    places, values = np.concatenate([p for p, _ in parts]), [v for _, v in parts]
-    back = np.argsort(places, kind="stable")
-    join: Any = np.ma.concatenate if isinstance(values[0], np.ma.MaskedArray) else np.concatenate
-    return join(values)[back]
+        return parts[0][1].array
+    back = np.argsort(np.concatenate([p for p, _ in parts]), kind="stable")
+    masks = [m.mask for _, m in parts if m.mask is not None]
+    return Many(np.concatenate([m.values for _, m in parts])[back], np.concatenate(masks)[back] if masks else None).array

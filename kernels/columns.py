@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,26 +156,55 @@ class Values:
         assert self.sizes is not None
         return f"{name} has shape {[int(s) for s in self.sizes[r]]}, the schema says {self.column.text}"
 
-    def many(self, rows: Ints) -> Any:
-        """Rows as one array (masked where some are missing); None where they have no one size. Bad rows: anything."""
+    def many(self, rows: Ints) -> Many | None:
+        """Rows as one array; None where they have no one size. Bad rows: anything."""
         if self.taken is not None:
             texts = self.taken(rows)
-            return None if texts is None else text_array(texts, (len(rows),), self.column)
+            return None if texts is None else Many(*_filled(texts, self.column))
         if self.flat is None or self.starts is not None:
             return None
-        values = self.flat[rows]
-        return values if self.mask is None else np.ma.MaskedArray(values, self.mask[rows])
+        return Many(self.flat[rows], None if self.mask is None else self.mask[rows])
+
+
+@dataclass(frozen=True)
+class Many:
+    """Rows of a column; `mask` (True where missing) is None for a type without `?`."""
+
+    values: NDArray[Any]
+    mask: NDArray[np.bool_] | None
+
+    @property
+    def array(self) -> Any:
+        return self.values if self.mask is None else np.ma.MaskedArray(self.values, self.mask)
+
+
+def joined(columns: list[Values], w: Wanted) -> list[Values]:
+    """Stacked columns of numbers as one, where every row has the schema's size; else as they are."""
+    if len(columns) == 1 or any(v.flat is None or v.starts is not None for v in columns) \
+            or any(v.bad is not None and (v.bad == SHAPE).any() for v in columns):
+        return columns
+    flat = np.stack([v.flat for v in columns if v.flat is not None], axis=1)
+    mask = np.stack([v.mask for v in columns if v.mask is not None], axis=1) if w.missing else None
+    wrong = [v.bad for v in columns if v.bad is not None]
+    bad = np.maximum.reduce(wrong) if wrong else None
+    return [Values(replace(w, names=w.names[:1]), flat, mask, bad, bytes=sum(v.bytes for v in columns))]
 
 
 def text_array(values: Any, size: tuple[int, ...], column: Wanted) -> Any:
     """Texts, a list or an array of objects, as an object array; with `?` masked, with "" below the mask."""
+    out, gone = _filled(values, column)
+    return out.reshape(size) if gone is None else np.ma.MaskedArray(out.reshape(size), gone.reshape(size))
+
+
+def _filled(values: Any, column: Wanted) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Texts with "" where they are missing, and where that is, if the type has `?`."""
     out = np.empty(len(values), object)
     out[:] = values
     if not column.missing:
-        return out.reshape(size)
-    gone = np.asarray(np.equal(out, None), np.bool_)
+        return out, None
+    gone = np.fromiter((v is None for v in out.tolist()), np.bool_, len(out))
     out[gone] = b"" if column.word == "bytes" else ""
-    return np.ma.MaskedArray(out.reshape(size), gone.reshape(size))
+    return out, gone
 
 
 def stack_values(values: list[Any], column: Wanted) -> Any:
