@@ -188,15 +188,16 @@ class indices:
 
 
 def _hash(value: Any, salt: int) -> int:
-    value = value if isinstance(value, str) else _digits(value)
+    value = value if isinstance(value, str) else digits(value)
     salted = int(salt).to_bytes(8, "little", signed=True)
     digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, salt=salted).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
-def _digits(value: Any) -> str:
+def digits(value: Any) -> str:
+    """An integer as it is written in decimal."""
     if isinstance(value, float | np.floating | bytes):
-        raise BadRecord("E0801", "what is hashed is an integer or a text")
+        raise BadRecord("E0801", "it takes an integer or a text")
     return str(int(value))
 
 
@@ -220,7 +221,7 @@ class hash_:
 
 
 def _crossed(a: Any, b: Any, salt: int) -> int:
-    first, second = (v if isinstance(v, str) else _digits(v) for v in (a, b))
+    first, second = (v if isinstance(v, str) else digits(v) for v in (a, b))
     return _hash(f"{len(first)}:{first}{second}", salt)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from .ops import BadRecord, op
+from .table import digits
 
-INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+INTEGER = re.compile(r"[+-]?0*[0-9]{1,19}")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SPACE = " \t\r\n"
 
@@ -192,8 +193,11 @@ def _stamp(path: str) -> tuple[int, int]:
 def _tokens(value: str, path: str, most: int, special: bool) -> Any:
     if most < 0:
         raise BadRecord("E0801", "`most` must be 0 or more", str(most))
-    encoded = _tokenizer(path, int(most), _stamp(path)).encode(value, add_special_tokens=bool(special))
-    return np.asarray(encoded.ids, np.int64)
+    tokenizer = _tokenizer(path, int(most), _stamp(path))
+    try:
+        return np.asarray(tokenizer.encode(value, add_special_tokens=bool(special)).ids, np.int64)
+    except Exception as error:  # the library raises bare Exception
+        raise BadRecord("E0801", "its tokenizer can't take this text", str(error)[:120]) from None
 
 
 @op("tokenize(value: text, path: path, most: i64 = 0, special: bool = true) -> i64[n]")
@@ -249,13 +253,13 @@ def _table(path: str, key: str, column: str, stamp: tuple[int, int]) -> dict[str
                 raise BadRecord("E0801", f"`{path}` has no column `{lacking}`", f"it has {', '.join(map(str, row))}"[:120])
             if row[key] is not None:
                 found.setdefault(str(row[key]), None if row[column] is None else str(row[column]))
-    except (OSError, ValueError, csv.Error, AttributeError, TypeError) as error:
+    except (OSError, ValueError, csv.Error, AttributeError, TypeError, RecursionError) as error:
         raise BadRecord("E0801", f"the table `{path}` can't be read", str(error)[:120]) from None
     return found
 
 
 def _found(value: Any, table: str, key: str, column: str) -> Any:
-    return _table(table, key, column, _stamp(table)).get(value if isinstance(value, str) else str(int(value)))
+    return _table(table, key, column, _stamp(table)).get(value if isinstance(value, str) else digits(value))
 
 
 @op("lookup(value: any, table: path, key: text, column: text) -> i64?")

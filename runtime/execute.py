@@ -322,7 +322,7 @@ class Runner:
         at = target.address + target.stride * np.arange(frames.count) if target else self._block(slot, frames.count)[0]
         frames.values[slot.name] = Held(at=at)
         if slot.dtype not in DTYPES:
-            view(int(at[0]), (frames.count, *[int(d or 0) for d in slot.dims]), NUMBERS)[:] = 0   # where the kernel writes none
+            view(int(at[0]), (frames.count, *[int(d or 0) for d in slot.dims]), NUMBERS)[:] = 0   # not written where dropped
         if slot.missing:
             size = int(np.prod([int(d or 0) for d in slot.dims], dtype=np.int64))
             base = self.blocks.setdefault(slot.name + "?", Block()).at_least(size * frames.count)
@@ -337,7 +337,8 @@ class Runner:
         for r in frames.alive():
             values = objects(held.objects[r])
             if values.ndim != len(slot.dims):
-                self._refuse(frames, int(r), 0, f"`{name.removeprefix('field.')}` has {values.ndim} dimensions, not {len(slot.dims)}")
+                said = f"{values.ndim} dimensions, not {len(slot.dims)}"
+                self._refuse(frames, int(r), 0, f"`{name.removeprefix('field.')}` has {said}")
                 continue
             cells = self.texts.cells(values.reshape(-1), values.size)
             held.at[r], held.sizes[r] = address_of(cells), values.shape

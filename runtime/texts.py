@@ -25,6 +25,7 @@ class Numbered:
         for value in self.values[self.kept :]:
             del self.numbers[value]
         del self.values[self.kept :]
+        self.order = np.zeros(0, np.int64)
 
     def number(self, value: Any) -> int:
         """The value's number; None, where it is missing, has 0."""
