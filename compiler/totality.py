@@ -34,6 +34,7 @@ class Facts:
         self._fails: dict[Node, bool] = {}
         self._cost: dict[Node, float] = {}
         self._interval: dict[Node, Interval] = {}
+        self._needed: dict[Node, dict[Node, None]] = {}
 
     def free(self, n: Node) -> frozenset[int]:
         """Ids of binders that `n` uses and doesn't bind itself."""
@@ -73,6 +74,39 @@ class Facts:
         if body.op != "select" or self.free(body.args[0]) & set(n["ids"]) or self.fails(body.args[0]):
             return False
         return max(map(self.cost, body.args[1:])) > WORTH_A_BRANCH
+
+    def needed(self, n: Node) -> dict[Node, None]:
+        """Tensors of which evaluating `n` reads an element, whatever its conditions say."""
+        found = self._needed.get(n)
+        if found is None:
+            match n.op:
+                case "select":
+                    condition, a, b = (self.needed(x) for x in n.args)
+                    found = condition | {t: None for t in a if t in b}
+                case "fill":
+                    found = self.needed(n.args[0])
+                case "build" | "reduce" | "call" | "extern":
+                    found = {}
+                case "apply" if n["fn"] in ("and", "or"):
+                    found = self.needed(n.args[0])
+                case _:
+                    found = self._read(n.args[0]) if n.op == "index" else {}
+                    for a in n.args:
+                        found = found | self.needed(a)
+            self._needed[n] = found
+        return found
+
+    def _read(self, t: Node) -> dict[Node, None]:
+        """The tensors without which this one can't be read."""
+        if t.op == "call":
+            found = {t: None}
+            for a in t.args:
+                found = found | (self.needed(a) if a.type.is_scalar else self._read(a))
+            return found
+        if t.op != "build":
+            return {}
+        inner = self.needed(t.args[0])
+        return {t: None} | {x: None for x in inner if not self.free(x) & set(t["ids"])}
 
     def ends(self, n: Node) -> bool:
         """May evaluating `n` end the record."""

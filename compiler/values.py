@@ -415,6 +415,10 @@ class Lowering:
         then, other = (side_of(n, s) for s in sides)
         if isinstance(c, Const):
             return self.write(then if c.value else other, out, before)
+        first, second = (self.facts.needed(s) for s in sides)
+        for t in first:   # made once, not in each side
+            if t in second and not self.facts.fails(t) and not self.facts.free(t) & set(n["ids"]):
+                self.tensor(t)
         with self.branch(self.local(c)):
             self.write(then, out, before)
         with self.other_branch():
