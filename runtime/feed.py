@@ -115,6 +115,8 @@ class Feed:
             found = orders.InOrder(self.input.length(turn))
             for step in self.segment.orders:
                 found = self._ordered(found, step, turn)
+            if any(step.op in ("shuffle", "balance") for step in self.segment.orders):
+                found = orders.InBlocks(found)
             self.orders[turn] = found
         return found
 

@@ -36,6 +36,8 @@ def mix64(x: Words) -> Words:
 
 def child_ids(ids: Words, place: Words | int) -> Words:
     """Ids of records made from records: the row of `each`, the turn of `repeat`. Place 0 keeps the id."""
+    if not np.any(place):
+        return np.array(ids)
     with np.errstate(over="ignore"):
         mixed = mix64(ids + mix64(np.asarray(place, np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
     return np.where(np.asarray(place) == 0, ids, mixed)
@@ -74,25 +76,23 @@ class Permutation:
     def _walk(self, positions: Ints, step: Callable[[Words], Words]) -> Ints:
         """Feistel values beyond n are permuted again until they fall inside (cycle walking)."""
         x = step(np.asarray(positions).astype(np.uint64))
-        outside = x >= self.n
-        while outside.any():
-            x[outside] = step(x[outside])
-            outside = x >= self.n
+        outside = np.flatnonzero(x >= self.n)
+        while len(outside):
+            x[outside] = again = step(x[outside])
+            outside = outside[again >= self.n]
         walked: Ints = x.astype(np.int64)
         return walked
 
     def _forward(self, x: Words) -> Words:
         left, right = x >> self.half, x & self.mask
         for k in self.round_keys:
-            with np.errstate(over="ignore"):
-                left, right = right, left ^ (mix64(right + k) & self.mask)
+            left, right = right, left ^ (mix64(right + k) & self.mask)
         return (left << self.half) | right
 
     def _backward(self, x: Words) -> Words:
         left, right = x >> self.half, x & self.mask
         for k in self.round_keys[::-1]:
-            with np.errstate(over="ignore"):
-                left, right = right ^ (mix64(left + k) & self.mask), left
+            left, right = right ^ (mix64(left + k) & self.mask), left
         return (left << self.half) | right
 
 
@@ -133,6 +133,33 @@ class Shuffled:
 
     def at(self, positions: Ints) -> tuple[Ints, Words]:
         return self.inner.at(self.permutation[positions])
+
+
+class InBlocks:
+    """An order of which whole blocks of positions are computed at once and the last few kept: for readers that go on
+    from position to position. A reader that jumps gets what it asks for, no more."""
+
+    SIZE, KEPT = 1 << 12, 16
+
+    def __init__(self, inner: Order):
+        self.inner, self.length = inner, inner.length
+        self.blocks: dict[int, tuple[Ints, Words]] = {}
+        self.last = 0   # block of the last request
+
+    def at(self, positions: Ints) -> tuple[Ints, Words]:
+        first = int(positions[0]) // self.SIZE if len(positions) else 0
+        near, self.last = abs(first - self.last) <= 1, first
+        if not near or int(positions[-1]) // self.SIZE != first or (positions // self.SIZE != first).any():
+            return self.inner.at(positions)
+        found = self.blocks.get(first)
+        if found is None:
+            start = first * self.SIZE
+            found = self.inner.at(np.arange(start, min(start + self.SIZE, self.length)))
+            if len(self.blocks) >= self.KEPT:
+                self.blocks = {}
+            self.blocks[first] = found
+        inside = positions - first * self.SIZE
+        return found[0][inside], found[1][inside]
 
 
 class Windowed:

@@ -60,9 +60,9 @@ pipeline w
   u ~ uniform(0, 1)
   y = 10 * n + u
   emit n, y
-pipeline m
+pipeline mixed
   from mix(a, b, weights=[0.5, 0.5], until="first")
-pipeline ms
+pipeline streams
   from mix(w, c, weights=[0.5, 0.5], until="all")
 pipeline win(width: i64)
   from npz("{numbers}") as Row
@@ -163,8 +163,8 @@ BODIES = {
     "mix of streams in turns": ["from mix(w, a, b, until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
     "mix of streams by weights": ["from mix(w, a, weights=[0.2, 0.8], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
     "mix of streams, first": ["from mix(w, a, until=\"first\")", "u ~ uniform(0, 1)", "take(30)", "emit n, y, u"],
-    "mix of a mix": ["from mix(m, c, weights=[0.9, 0.1], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
-    "mix of a mix of streams": ["from mix(ms, c, until=90)", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of a mix": ["from mix(mixed, c, weights=[0.9, 0.1], until=\"all\")", "u ~ uniform(0, 1)", "emit n, y, u"],
+    "mix of a mix of streams": ["from mix(streams, c, until=90)", "u ~ uniform(0, 1)", "emit n, y, u"],
     "mix of windows": ["from mix(win(5), win(3), weights=[0.5, 0.5], until=\"all\")", "u ~ uniform(0, 1)", "emit n, x, u"],
     "zip": ["from zip(l=a, r=c)", "d = l.n - r.n", "u ~ uniform(0, 1)", "emit d, l, r, u"],
     "zip of streams": ["from zip(l=a, r=w)", "d = l.n - r.n", "emit d, l"],
