@@ -221,7 +221,10 @@ def below(n: Node, around: tuple[int, ...], facts: Facts) -> Iterator[tuple[Node
 
 
 def repeated(index: Node, around: tuple[int, ...], facts: Facts) -> bool:
-    """Would a loop that changes nothing about this element compute it again, from outside of one that does."""
+    """Would a loop that changes nothing about this element compute it again, from outside of one that does; or is the
+    place read from data, as in a table, where it may recur at any time."""
+    if any(n.op in ("index", "reduce") for place in index.args[1:] for n in walk(place)):
+        return True
     needed = facts.free(index)
     innermost = max((k for k, id in enumerate(around) if id in needed), default=-1)
     return any(id not in needed for id in around[:innermost])
