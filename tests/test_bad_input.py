@@ -141,7 +141,7 @@ def test_a_param_that_must_be_set(pipec, tmp_path):
 ])
 def test_stages_that_do_not_run(pipec, tmp_path, line, said):
     np.save(tmp_path / "t.npy", np.arange(40))
-    text = f'schema T\n  token: i64\n\npipeline train\n  from npy("t.npy") as T\n{line}  y = token + 0\n  emit y\n'
+    text = f'schema T\n  token: i64\n\npipeline train\n  from npy("t.npy") as T\n{line}  y = token + 0\n  emit y\n\nseed 1\n'
     status, _, err = pipec("run", write(tmp_path / "p.pipe", text))
     last = 5 + line.count("\n")
     assert status == 2 and said in err and f"p.pipe:{last}:3" in err
