@@ -144,7 +144,8 @@ class _Lowering:
         else:
             from .graph import node
 
-            head = plans.Segment(first, self._frame("below0", {n: node("field", type=t, name=n) for n, t in parts.rows.items()}, []))
+            handed_on = {n: node("field", type=t, name=n) for n, t in parts.rows.items()}
+            head = plans.Segment(first, self._frame("below0", handed_on, []))
         return (head, *(self.segment(f"below{i}", p) for i, p in enumerate(listed, 1)))
 
     def _frame(self, name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]]) -> plans.Program:
@@ -188,7 +189,8 @@ class _Lowering:
             case "sample":
                 inner = self.chain(f"{name}_{start['name']}", pieces(start.args[1]))
                 if reachable(inner) < len(inner) or not keeps_all(inner[-1]):
-                    raise self._not_yet(start, "`sample` of a pipeline with `each`, `batch` or `where` checks, but doesn't run yet")
+                    raise self._not_yet(start, "`sample` of records that can't be read at any place checks, but doesn't run yet",
+                                        "they can't be below `where`, `skip_bad`, `each`, `batch` and `pack`")
                 return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
         raise ValueError(f"{start.op} starts no frame")
 

@@ -207,6 +207,16 @@ class Feed:
                           self.segment.start.options.get("span"))
 
 
+UNREADABLE = 1 << 40   # status of a frame whose input can't be read
+
+
+def failed_inside(frames: Frames, r: int, feed: Feed, failure: Failure, position: int, turn: int) -> None:
+    """A record that frame r is made of has failed: so has the frame, whatever `skip_bad` stands below."""
+    if frames.status[r] == 0:
+        frames.status[r] = UNREADABLE
+        frames.failures.append(Failure(r, 0, error=feed.error(failure, position, turn)))
+
+
 def data_error(program: Program, failure: Failure, record: str, epoch: int, position: int,
                fallback: Sequence[Any] | None) -> DataError:
     site = next((s for s in program.sites if s.number == failure.site), None)
@@ -259,6 +269,3 @@ def _finish(frames: Frames, slots: Mapping[str, str], targets: Mapping[str, Targ
         goals = target.address + target.stride * np.arange(len(kept))
         for place in np.flatnonzero(at[kept] != goals):
             ctypes.memmove(int(goals[place]), int(at[kept[place]]), target.stride)
-
-
-__all__ = ["DTYPES", "FOREVER", "Chunk", "Feed", "Input", "Joined", "data_error", "fields_of", "gather", "value_of"]

@@ -23,7 +23,8 @@ def chosen(key: int, ends: NDArray[np.float64], first: int, count: int, turn: in
     """The branches at `count` places from `first` on. `ends`: running sums of the weights."""
     places = np.arange(first, first + count) + (turn << 40)
     u = DRAWS["uniform"].ref(key, places, 0, np.float32(0), np.float32(1)).astype(np.float64)
-    return np.minimum(np.searchsorted(ends, u, "right"), len(ends) - 1).astype(np.int64)
+    which: Ints = np.minimum(np.searchsorted(ends, u, "right"), len(ends) - 1).astype(np.int64)
+    return which
 
 
 class InTurns:

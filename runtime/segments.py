@@ -89,7 +89,8 @@ class Later:
         self.identity = is_identity(segment.program)
         self.reads = {_field(slot) for _, slot in segment.program.outputs if slot.startswith("field.")}
         self.reads |= {name for name, _ in segment.program.inputs}
-        self.sampler = Sampler(plan, segment.start, kernels, allow_extern, params or {}) if segment.start.kind == "sample" else None
+        samples = segment.start.kind == "sample"
+        self.sampler = Sampler(plan, segment.start, kernels, allow_extern, params or {}) if samples else None
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch

@@ -5,7 +5,6 @@ a `mix` or `zip` that can't be are streams themselves. The segments after that r
 """
 from __future__ import annotations
 
-import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,9 +154,11 @@ class Stream:
 
     def rows(self, start: int = 0, turn: int = 0) -> Iterator[Row]:
         """The epoch's rows from position `start` on. `turn`: how often a `mix` or `zip` has begun them again."""
-        rows: Callable[[], Iterator[Row]] = partial(self._fed, start, turn) if self.merge is None else partial(self.merge.rows, turn)
+        rows: Callable[[], Iterator[Row]] = partial(self._fed, start, turn)
+        if self.merge is not None:
+            rows = partial(self.merge.rows, turn)
         for later in self.later:
-            rows = functools.partial(later.run, rows, turn)
+            rows = partial(later.run, rows, turn)
         return rows()
 
     def _fed(self, start: int, turn: int) -> Iterator[Row]:

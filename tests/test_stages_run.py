@@ -21,6 +21,8 @@ def numbers(tmp_path_factory):
 
 def program(tmp_path, numbers, body):
     path = tmp_path / "p.pipe"
+    if not body or not body[0].startswith("from "):
+        body = [f'from npz("{numbers}") as Row', *body]
     path.write_text(f'''param step = 3
 seed 4
 schema Row
@@ -73,7 +75,7 @@ pipeline plain
   from npz("{numbers}") as Row
   y = 10 * n
 pipeline p
-''' + "".join(f"  {line}\n" for line in (*([] if body[:1] and body[0].startswith("from") else [f'from npz("{numbers}") as Row']), *body)))
+''' + "".join(f"  {line}\n" for line in body))
     return path
 
 

@@ -87,7 +87,8 @@ def test_the_tail(tmp_path):
 def test_windows_end_alike(tmp_path, n, stride, count):
     for options in ("", ", pad=true", ', rest="drop"'):
         fill = "id = id ?? 0" if "pad" in options else "where true"
-        path = token_program(tmp_path, np.arange(count, dtype=np.uint16), f"window({n}, stride={stride}{options})", fill, "emit id")
+        window = f"window({n}, stride={stride}{options})"
+        path = token_program(tmp_path, np.arange(count, dtype=np.uint16), window, fill, "emit id")
         if count >= n or "drop" not in options:
             assert_compiled_is_interpreted(path, epochs=(0,))
         else:
