@@ -116,8 +116,9 @@ def test_an_error_in_the_data_arrives_as_it_is(workers):
                 seen += batch.label.tolist()
         error = caught.value
         assert seen == list(range(96))
-        assert (error.code, error.title, error.label, error.record, error.epoch, error.position, error.notes) == (
-            "E0801", "this JPEG ends early", "12 of 30 bytes", "a.jpg of x.tar", 0, 104, ("leave it out",))
+        assert (error.code, error.title, error.label, error.record, error.epoch, error.position) == (
+            "E0801", "this JPEG ends early", "12 of 30 bytes", "a.jpg of x.tar", 0, 104)
+        assert "leave it out" in error.notes
         assert error.where.file == "train.pipe"
         assert loader.state_dict()["next"] == 96
         with pytest.raises(DataError):
