@@ -13,7 +13,7 @@ from ..dsl.problems import PipeError, Problem, Span
 from ..dsl.types import Type
 from ..kernels.sources import READABLE
 from ..runtime import plan as plans
-from ..runtime.inputs import keeps_all, reachable
+from ..runtime.inputs import reachable
 from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program, walk
@@ -188,9 +188,6 @@ class _Lowering:
                 return plans.Start("share")
             case "sample":
                 inner = self.chain(f"{name}_{start['name']}", pieces(start.args[1]))
-                if reachable(inner) < len(inner) or not keeps_all(inner[-1]):
-                    raise self._not_yet(start, "`sample` of records that can't be read at any place checks, but doesn't run yet",
-                                        "they can't be below `where`, `skip_bad`, `each`, `batch` and `pack`")
                 return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
         raise ValueError(f"{start.op} starts no frame")
 
