@@ -157,7 +157,7 @@ def test_equalize_and_autocontrast(out):
 # --- what is random, compiled -------------------------------------------------------------------------
 
 PROGRAMS = ["out ~ color_jitter(img, 0.4, 0.4, 0.4, 0.1, shuffled=true)", "out ~ random_affine(img, 30, 0.1, 0.1, [0.8, 1.2], 10)",
-            "out ~ random_perspective(img, p=1)", "out ~ random_elastic(img, 40, 2)", "out ~ rand_augment(img)",
+            "out ~ random_perspective(img, p=1)", "out ~ random_elastic(img, 40, 2)", "out ~ trivial_augment(img)",
             "sigma ~ uniform(0.1, 2)\nblur ~ bernoulli(0.5)\nout = if blur then gaussian_blur(img, 5, sigma) else img"]
 
 
@@ -185,11 +185,9 @@ def test_only_the_chosen_side_is_computed(tmp_path):
     assert text.index(branch) < text.index("for ")   # one question, before any loop over pixels
 
 
-KINDS = {1: "shear", 3: "move", 5: "rotate", 9: "sharpness", 10: "posterize", 11: "solarize"}
-
-
 def test_augment_operations(out):
-    made = {k: out(f"out = augment(img, {k}, {size})") for k, size in ((0, 1), (1, 0.3), (3, 5.7), (5, 30), (10, 3), (11, 0.5), (14, 0))}
+    sizes = {0: 1, 1: 0.3, 3: 5.7, 5: 30, 10: 3, 11: 0.5, 14: 0}
+    made = {k: out(f"out = augment(img, {k}, {size})") for k, size in sizes.items()}
     np.testing.assert_array_equal(made[0], IMG)
     m = matrix(0, shear=(np.degrees(np.arctan(0.3)), 0), center=(-13, -10.5))
     np.testing.assert_array_equal(made[1][0], grid_sample(IMG[0], *affine_grid(m, 21, 26), "nearest", 0))
@@ -203,7 +201,7 @@ def test_augment_operations(out):
 def test_strengths_are_torchvisions(out):
     sizes = out("out = [augment_size(k, f32(j) / 30, false, 331, 662) for k < 14, j < 31]", IMG[:1])[0]
     bins = 31
-    spaces = {1: np.linspace(0, 0.3, bins), 3: np.linspace(0, 300, bins), 4: np.linspace(0, 150, bins), 5: np.linspace(0, 30, bins),
-              6: np.linspace(0, 0.9, bins), 10: 8 - np.round(np.arange(bins) / ((bins - 1) / 4)), 11: np.linspace(1, 0, bins), 12: np.zeros(bins)}
+    spaces = {kind: np.linspace(0, most, bins) for kind, most in {1: 0.3, 3: 300, 4: 150, 5: 30, 6: 0.9, 12: 0}.items()}
+    spaces |= {10: 8 - np.round(np.arange(bins) / ((bins - 1) / 4)), 11: np.linspace(1, 0, bins)}
     for kind, space in spaces.items():
         np.testing.assert_allclose(sizes[kind], space, atol=1e-4)
