@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_multicrop(imagenet):
-    assert_compiled_is_interpreted(EXAMPLES / "multicrop.pipe", epochs=(0,), root=str(imagenet), batch_size=20, large=40, small=24)
+    assert_compiled_is_interpreted(EXAMPLES / "multicrop.pipe", (0,), root=str(imagenet), batch_size=20, large=40, small=24)
 
 
 @pytest.mark.parametrize("name", ["simclr", "randaugment"])

@@ -14,7 +14,8 @@ F = np.float32
 
 def smooth(count=2, h=21, w=26):
     rng = np.random.default_rng(1)
-    return np.stack([np.asarray(Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8)).resize((w, h), Image.Resampling.BICUBIC))
+    return np.stack([np.asarray(Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8))
+                                .resize((w, h), Image.Resampling.BICUBIC))
                      for _ in range(count)])
 
 
@@ -156,7 +157,8 @@ def test_equalize_and_autocontrast(out):
 
 # --- what is random, compiled -------------------------------------------------------------------------
 
-PROGRAMS = ["out ~ color_jitter(img, 0.4, 0.4, 0.4, 0.1, shuffled=true)", "out ~ random_affine(img, 30, 0.1, 0.1, [0.8, 1.2], 10)",
+PROGRAMS = ["out ~ color_jitter(img, 0.4, 0.4, 0.4, 0.1, shuffled=true)",
+            "out ~ random_affine(img, 30, 0.1, 0.1, [0.8, 1.2], 10)",
             "out ~ random_perspective(img, p=1)", "out ~ random_elastic(img, 40, 2)", "out ~ trivial_augment(img)",
             "sigma ~ uniform(0.1, 2)\nblur ~ bernoulli(0.5)\nout = if blur then gaussian_blur(img, 5, sigma) else img"]
 
