@@ -66,9 +66,18 @@ def operand(name, formal, value):
     return field(name, WORDS[array.dtype], *array.shape), array
 
 
+STRIPE = np.array([[0, 0, 90, 0], [0, 0, 90, 0], [40, 0, 90, 9]], np.uint8)
+ROWS, COLUMNS = np.float32([[0, 0.5, 1], [-0.5, 9, 1.4]]), np.float32([[0, 0.5, 1], [0, 0, 0.6]])
 EXTRA = {   # arguments for operators whose examples are few
     "resize": [((np.arange(7 * 9 * 3, dtype=np.uint8).reshape(7, 9, 3) * 5, np.array([1, 2, 5, 6]), 4, 8, f, True), None)
                for f in ("bilinear", "bicubic", "area", "nearest")],
+    "sample_grid": [((STRIPE / np.float32(7), ROWS, COLUMNS, "bilinear", 2.5), None),
+                    ((STRIPE.astype(np.int64), ROWS, COLUMNS, "nearest", -1.0), None)],
+    "convolve": [((np.arange(42, dtype=np.float32).reshape(2, 7, 3) ** 2, np.float32([0.1, 0.2, 0.3, 0.2, 0.2]),
+                   np.linspace(0, 1, 11, dtype=np.float32)), None),
+                 ((STRIPE[:1, :, None], np.ones(5, np.float32), np.ones(4, np.float32)), None),
+                 ((STRIPE.astype(np.int64) - 50, np.ones(6, np.float32), np.ones(1, np.float32)), None)],
+    "channel_histograms": [((np.arange(24, dtype=np.uint8).reshape(2, 4, 3) // 2 * 11,), None)],
 }
 CASES = [(name, k) for name, op in OPERATORS.items() if op.lower is not None for k in range(len(op.examples) + len(EXTRA.get(name, ())))]
 
