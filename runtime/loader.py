@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import keyword
 import math
 import os
 import re
@@ -29,7 +30,7 @@ from .plan import CallExtern, Plan
 from .session import Session
 
 ENGINE = "pipec.runtime.engine:Engine"
-HEAVY = 1 << 19                        # an engine reserves up to about this many bytes at once
+HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
 
 
@@ -67,7 +68,7 @@ class Loader:
         if as_ == "torch":
             importlib.import_module("torch")
         self.batch_type: Any = namedtuple(  # type: ignore[misc]
-            re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [c.name for c in plan.emit], rename=True)
+            re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(c.name) for c in plan.emit], rename=True)
         self._names = [c.name for c in plan.emit]
         self._memory = None if memory is None else parse_size(memory)
         layout = _layout(plan, self._below, self.threads, self._memory)
@@ -252,6 +253,11 @@ def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str
     return PipeError((Problem(
         "E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", span or Span(path, 0, 0),
         notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))
+
+
+def _attribute(name: str) -> str:
+    """`class` and other words of Python's own get an underscore behind."""
+    return name + "_" if keyword.iskeyword(name) else name
 
 
 def _layout(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
