@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 FOLDER = Path(__file__).parent / "data"
-PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg", "motorcycle_left.png")
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg",
+          "motorcycle_left.png")
 
 
 def images(count: int = 1500) -> Path:
@@ -33,7 +34,8 @@ def images(count: int = 1500) -> Path:
         broad = int(min(photo.width, photo.height * size[0] / size[1]) * scale)
         tall = int(broad * size[1] / size[0])
         left, top = int(rng.integers(0, photo.width - broad + 1)), int(rng.integers(0, photo.height - tall + 1))
-        picture = np.asarray(photo.crop((left, top, left + broad, top + tall)).resize(size, Image.Resampling.BICUBIC)).astype(np.int16)
+        part = photo.crop((left, top, left + broad, top + tall)).resize(size, Image.Resampling.BICUBIC)
+        picture = np.asarray(part).astype(np.int16)
         picture = np.clip(picture + rng.normal(0, 4, (*picture.shape[:2], 1)).astype(np.int16), 0, 255).astype(np.uint8)
         out = io.BytesIO()
         Image.fromarray(picture).save(out, "JPEG", quality=int(rng.integers(88, 96)))

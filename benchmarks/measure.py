@@ -46,7 +46,8 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
         epoch += 1
     took, spent = time.perf_counter() - begin, _cpu(process) - cpu
     over.set()
-    print(json.dumps({"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}), flush=True)
+    result = {"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}
+    print(json.dumps(result), flush=True)
     for child in process.children(recursive=True):
         child.kill()
     os._exit(0)   # without the clean-up of loaders whose workers are gone

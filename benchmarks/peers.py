@@ -122,7 +122,8 @@ def torch_batched(workload: str, threads: int) -> Epochs:
             flip = rng.random(n) < 0.5
             batch[flip] = batch[flip][..., ::-1]
             out = (batch.transpose(0, 2, 3, 1).astype(np.float32) - mean) / std
-            return torch.from_numpy(np.ascontiguousarray(out.transpose(0, 3, 1, 2)).astype(np.float16)), torch.from_numpy(labels[indexes])
+            planes = np.ascontiguousarray(out.transpose(0, 3, 1, 2)).astype(np.float16)
+            return torch.from_numpy(planes), torch.from_numpy(labels[indexes])
 
     sampler = BatchSampler(RandomSampler(range(len(images))), BATCH[workload], False)
     loader = DataLoader(Batches(), sampler=sampler, batch_size=None, num_workers=threads, persistent_workers=True)

@@ -71,7 +71,8 @@ def _through(at: Node, n: Node) -> Node:
 
     def change(m: Node) -> Node | None:
         if m.op == "field":
-            return values[m["name"]]
+            value: Node = values[m["name"]]
+            return value
         if m.op == "extent" and m.get("field") is not None:
             return dim_node(values[m["field"]].type.dims[m["axis"]])
         return None

@@ -54,16 +54,16 @@ from weakref import WeakValueDictionary
 from ..dsl.problems import Span
 from ..dsl.types import I64, Type
 
-STREAM_OPS = frozenset(
-    "source map where check shuffle take repeat shard skip_bad balance each batch window pack mix zip sample share"
-    " emit".split()
-)
+STREAM_OPS = frozenset((
+    "source", "map", "where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance", "each", "batch",
+    "window", "pack", "mix", "zip", "sample", "share", "emit",
+))
 
 
 class Node:
     """A node of the graph. Never made directly: `node(…)` returns the one object for equal contents."""
 
-    __slots__ = ("op", "args", "attrs", "type", "number", "__weakref__")
+    __slots__ = ("__weakref__", "args", "attrs", "number", "op", "type")
     op: str
     args: tuple[Node, ...]
     attrs: tuple[tuple[str, Any], ...]

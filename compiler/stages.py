@@ -407,7 +407,7 @@ class Stages:
             self.reader.bad(call.span, f"`{'budget' if budget is not None else 'edges'}` needs `by`, a record's length",
                             "not given", ("for example: batch(32, by=length, edges=[100, 200])",))
         if by is not None and budget is None and n is not None and "edges" not in given:
-            self.reader.bad(given.spans["by"], "`by` needs `edges`, the lengths at which one kind of batch ends and the next begins",
+            self.reader.bad(given.spans["by"], "`by` needs `edges`, the lengths where one kind of batch ends and another begins",
                             "", ("for example: batch(32, by=length, edges=[100, 200])", "or a `budget` of places instead of n"))
         if budget is not None and whole:
             self.reader.bad(given.spans["whole"], "a batch by `budget` has no set number of records, so none is whole")

@@ -91,8 +91,8 @@ class Facts:
                     found = self.needed(n.args[0])
                 case _:
                     found = self._read(n.args[0]) if n.op == "index" else {}
-                    for a in n.args:
-                        found = found | self.needed(a)
+                    for arg in n.args:
+                        found = found | self.needed(arg)
             self._needed[n] = found
         return found
 

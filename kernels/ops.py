@@ -1,6 +1,6 @@
 """The registry of operators: every operator is defined once, by a head and a class.
 
-    @op("resize(img: any[h, w, ...], box: f32[4], height: i64, width: i64, filter: text = \\"bilinear\\") -> any[height, width, ...]")
+    @op("resize(img: any[h, w, ...], box: num[4], height: i64, width: i64, filter: text) -> any[height, width, ...]")
     class resize:
         \"\"\"Resample `box` of an image. First sentence = the documentation's summary.\"\"\"
         def ref(img, box, height, width, filter): ...       # NumPy: the definition

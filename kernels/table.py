@@ -46,7 +46,8 @@ def _lower_running(k: Any, out: Any, x: Any, step: str) -> None:
         k.store(out, (0,), k.cast(total, x.dtype, mode))
         with k.loop(x.dims[0], "i", 1) as i:
             value = k.let(k.cast(x[i], wide), "value")
-            k.set(total, _saturated(k, step, total, value) if wide == "i64" and step in ("add", "mul") else k.call(step, total, value))
+            stops = wide == "i64" and step in ("add", "mul")
+            k.set(total, _saturated(k, step, total, value) if stops else k.call(step, total, value))
             k.store(out, (i,), k.cast(total, x.dtype, mode))
 
 
@@ -60,7 +61,10 @@ def _saturated(k: Any, step: str, total: Any, value: Any) -> Any:
 
 @op("cumsum(x: num[n]) -> num[n]")
 class cumsum:
-    """Sums of the first 1, 2, 3, … elements. Integers are added in i64, where sums stop at the ends, and saturate in their own width."""
+    """Sums of the first 1, 2, 3, … elements.
+
+    Integers are added in i64, where sums stop at the ends, and saturate in their own width.
+    """
 
     def ref(x: Any) -> Any:
         return _running(x, "add")
@@ -73,7 +77,10 @@ class cumsum:
 
 @op("cumprod(x: num[n]) -> num[n]")
 class cumprod:
-    """Products of the first 1, 2, 3, … elements. Integers are multiplied in i64, where products stop at the ends, and saturate in their own width."""
+    """Products of the first 1, 2, 3, … elements.
+
+    Integers are multiplied in i64, where products stop at the ends, and saturate in their own width.
+    """
 
     def ref(x: Any) -> Any:
         return _running(x, "mul")

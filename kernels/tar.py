@@ -61,7 +61,7 @@ def scan(path: str) -> Shard:
 
 def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
     try:
-        archive = tarfile.open(fileobj=file, mode="r:")
+        archive = tarfile.TarFile(fileobj=file)
     except (tarfile.TarError, EOFError, ValueError, OverflowError):
         _fault(shard, shown, _foreign(file))
         return

@@ -48,7 +48,8 @@ def imagenet(tmp_path_factory):
         members = []
         for k in range(count):
             image = picture(rng, int(rng.integers(40, 120)), int(rng.integers(40, 120)))
-            members += [(f"{name}/{k:04d}.jpg", encoded(image, "JPEG", quality=90)), (f"{name}/{k:04d}.cls", str(k % 10).encode())]
+            key = f"{name}/{k:04d}"
+            members += [(f"{key}.jpg", encoded(image, "JPEG", quality=90)), (f"{key}.cls", str(k % 10).encode())]
         write_tar(root / f"{name}.tar", members)
     return root
 

@@ -137,7 +137,8 @@ def test_a_function_of_the_file_hides_the_librarys(write: Any) -> None:
 
 
 def test_constants_may_stand_in_any_order(write: Any) -> None:
-    program = check(write(main="let A = f(3) + B\nlet B = size\nparam size = K\nlet K = 4\nfn f(x: i64) -> i64\n  x * K\nschema S\n"
+    program = check(write(main="let A = f(3) + B\nlet B = size\nparam size = K\nlet K = 4\n"
+                               "fn f(x: i64) -> i64\n  x * K\nschema S\n"
                                "  y: i64\npipeline p\n  from npz(\"x\") as S\n  z = y + A\n"))
     assert value(program, "size") == 4
     assert any(n.op == "const" and n["value"] == 16 for n in walk(program.emit))

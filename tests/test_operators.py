@@ -53,7 +53,7 @@ def test_scalar_functions(dtype):
         may_fail = dtype == "i64" and name in ("floordiv", "mod", "pow", "shift_left", "shift_right", "clamp")
         if fits and not may_fail:
             operands = fields[: scalar.arity]
-            outputs[name] = build((len(xs[0]),), lambda i, name=name, operands=operands: ap(name, *(index(f, i) for f in operands)))
+            outputs[name] = build((len(xs[0]),), lambda i, n=name, of=operands: ap(n, *(index(f, i) for f in of)))
     assert len(outputs) > (30 if dtype[0] == "f" else 12)
     three_ways(outputs, dict(zip("xyz", xs)))
 
@@ -62,7 +62,8 @@ def operand(name, formal, value):
     """An operator's argument as a node: arrays and numbers are fields, texts and flags constants."""
     if isinstance(value, str | bool):
         return const(value, TEXT if isinstance(value, str) else BOOL), None
-    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else np.asarray(value, np.int64 if isinstance(value, int) else np.float32)
+    typed = isinstance(value, np.ndarray | np.generic)
+    array = np.asarray(value, None if typed else np.int64 if isinstance(value, int) else np.float32)
     return field(name, WORDS[array.dtype], *array.shape), array
 
 
@@ -79,7 +80,8 @@ EXTRA = {   # arguments for operators whose examples are few
                  ((STRIPE.astype(np.int64) - 50, np.ones(6, np.float32), np.ones(1, np.float32)), None)],
     "channel_histograms": [((np.arange(24, dtype=np.uint8).reshape(2, 4, 3) // 2 * 11,), None)],
 }
-CASES = [(name, k) for name, op in OPERATORS.items() if op.lower is not None for k in range(len(op.examples) + len(EXTRA.get(name, ())))]
+CASES = [(name, k) for name, op in OPERATORS.items() if op.lower is not None
+         for k in range(len(op.examples) + len(EXTRA.get(name, ())))]
 
 
 def test_every_operator_with_loops_has_a_case():

@@ -56,7 +56,7 @@ def codes(lines: str, **overrides: object) -> list[str]:
     return [p.code for p in caught.value.problems]
 
 
-@pytest.mark.parametrize("name", "imagenet imagenet_val cifar segment tokens clicks speech".split())
+@pytest.mark.parametrize("name", ["imagenet", "imagenet_val", "cifar", "segment", "tokens", "clicks", "speech"])
 def test_example_checks(name: str) -> None:
     found = check(str(EXAMPLES / f"{name}.pipe"))
     assert found.emit.op == "emit"
@@ -125,7 +125,8 @@ def test_sizes_become_fields_after_batch() -> None:
 
 
 def test_sizes_stay_dimensions_across_share() -> None:
-    p = program("pipeline p\n  from tar(\"a\") as T\n  v = [wave[i] * 2 for i]\n  share()\n  w: f32[t] = [wave[i] + v[i] for i < t]\n"
+    p = program("pipeline p\n  from tar(\"a\") as T\n  v = [wave[i] * 2 for i]\n  share()\n"
+                "  w: f32[t] = [wave[i] + v[i] for i < t]\n"
                 "  emit w\n")
     assert fields(p.emit)["w"].dims[0].op == "extent"
 
