@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable
 
 
+def folder() -> str:
+    """The user's cache: `$PIPEC_CACHE`, else `$XDG_CACHE_HOME/pipec`, else `~/.cache/pipec`."""
+    own = os.environ.get("PIPEC_CACHE")
+    return own or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
+
+
 def place(kind: str, path: str, about: str) -> str:
     """The index's path: another one when the file's size, time or inode, or `about`, changes. Raises OSError."""
-    root = os.environ.get("PIPEC_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
     stat = os.stat(path)
     name = f"{about}\0{os.path.abspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
-    return os.path.join(root, kind, hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
+    return os.path.join(folder(), kind, hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
 
 
 def put(path: str, write: Callable[[str], None]) -> None:

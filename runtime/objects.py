@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..kernels import kept
 from .plan import KernelText
 
 MAGIC = b"pipecobj1\n"
@@ -91,10 +92,7 @@ def symbol_of(key: str) -> str:
 
 def folder() -> Path:
     """The cache folder, made where it doesn't exist, closed to others."""
-    if "PIPEC_CACHE" in os.environ:
-        path = Path(os.environ["PIPEC_CACHE"])
-    else:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipec"
+    path = Path(kept.folder())
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
