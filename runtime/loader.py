@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import itertools
 import keyword
 import math
 import os
 import re
+import sys
+import threading
 import time
 import weakref
 from collections import namedtuple
@@ -65,8 +68,10 @@ class Loader:
         self._below = below
         self._below.start_epoch(0)
         self._convert = _to_torch if as_ == "torch" else lambda value: value
-        if as_ == "torch":
-            importlib.import_module("torch")
+        # Importing torch takes longer than starting the producer: both at once.
+        importing = threading.Thread(target=importlib.import_module, args=("torch",), daemon=True)
+        if as_ == "torch" and "torch" not in sys.modules and importlib.util.find_spec("torch") is not None:
+            importing.start()
         self.batch_type: Any = namedtuple(  # type: ignore[misc]
             re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(c.name) for c in plan.emit], rename=True)
         self._names = [c.name for c in plan.emit]
@@ -83,7 +88,13 @@ class Loader:
         self._batches = 0
         self._seconds = 0.0
         self._answer = Counts({})
-        self._box.start()
+        try:
+            self._box.start()
+        finally:
+            if importing.ident is not None:
+                importing.join()
+        if as_ == "torch":
+            importlib.import_module("torch")   # raises where there is none
 
     # -- iterating
 
