@@ -148,7 +148,7 @@ def _jpeg(data: bytes) -> Header:
     width, height, channels, bits, progressive = frame
     if progressive and data.count(b"\xff\xda", at) > MOST_SCANS:
         raise bad("this JPEG has too many scans", f"more than {MOST_SCANS}")
-    whole = data.find(b"\xff\xd9", at) >= 0
+    whole = data.rfind(b"\xff\xd9", at) >= 0   # from the end, where it is in whole files
     return Header("JPEG", width, height, channels, bits, orientation, whole, progressive)
 
 

@@ -151,7 +151,7 @@ class Stream:
     def chunk(self) -> int:
         """Positions per task: few where records are heavy, many where only a kernel runs."""
         assert self.feed is not None
-        return 4 if self.feed.heavy else int(np.clip(BYTES // max(1, self.row_bytes), 1, 256))
+        return 8 if self.feed.heavy else int(np.clip(BYTES // max(1, self.row_bytes), 1, 256))
 
     def rows(self, start: int = 0, turn: int = 0) -> Iterator[Row]:
         """The epoch's rows from position `start` on. `turn`: how often a `mix` or `zip` has begun them again."""
