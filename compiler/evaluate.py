@@ -178,7 +178,7 @@ class Run:
 
     def _judged(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Unread, start: Node) -> Record | None:
         """The record after its frame's stages and map; None if it leaves. A bad one raises, or is counted."""
-        at_most = None if self.strict else next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
+        at_most, source = self._tolerance(stages, start)
         try:
             if isinstance(r, DataError):
                 raise r
@@ -189,11 +189,19 @@ class Run:
             if at_most is None:
                 raise error from None
             self.bad += 1
-            total = len(self.source(start)) if start.op == "source" else FOREVER
+            total = len(self.source(source))
             if self.bad > at_most * total:
                 title = f"{self.bad} of {total:,} records are bad, more than `at_most={at_most}` allows"
                 raise replace(error, code="E0806", title=title, label=error.title) from None
             return None
+
+    def _tolerance(self, stages: Sequence[Node], start: Node) -> tuple[float | None, Node]:
+        """What `skip_bad` allows for the source that the frame's records come from: it covers every line below it."""
+        at_most = next((s["at_most"] for s in stages if s.op == "skip_bad"), None)
+        while start.op != "source" and start.op not in ("mix", "zip"):
+            start = start.args[0]
+            at_most = start["at_most"] if start.op == "skip_bad" else at_most
+        return None if self.strict or start.op != "source" else at_most, start
 
     def _through(self, n: Node, stages: Sequence[Node], left: dict[Node, int], r: Record) -> Record | None:
         values = self.evaluator(r)

@@ -103,14 +103,22 @@ class Later:
     def batches(self) -> bool:
         return self.segment.start.kind == "batch"
 
-    def run(self, before: Callable[[], Iterator[Row]], turn: int = 0) -> Iterator[Row]:
+    def run(self, before: Callable[[], Iterator[Row]], turn: int = 0,
+            judge: Callable[[DataError], None] | None = None) -> Iterator[Row]:
         """The rows that this segment makes of the rows before it, which `before` gives from their first on.
 
-        `turn`: how often a `mix` or `zip` has begun them again.
+        `turn`: how often a `mix` or `zip` has begun them again. `judge` gets the error of a frame whose lines fail, and
+        raises, or returns where `skip_bad` leaves the frame out.
         """
         takes = Takes(self.segment)
         for frame in self._ordered(before, turn):
-            made, passed = self.one(frame)
+            try:
+                made, passed = self.one(frame)
+            except DataError as error:
+                if judge is None:
+                    raise
+                judge(error)
+                continue
             allowed = takes.count(passed)
             if made is not None and allowed:
                 yield made

@@ -115,6 +115,20 @@ class Judge:
         self.stats.left_out += len(chunk.positions) - len(chunk.kept) - len(chunk.failures)
         return None
 
+    def left_out(self, error: DataError) -> None:
+        """Count a frame made of records, a line of which fails; raises where that ends the run."""
+        epoch = self.feed.epoch
+        if self.at_most is None:
+            raise error
+        count = self.stats.bad_counts[epoch] = self.stats.bad_counts.get(epoch, 0) + 1
+        self.stats.bad = [*self.stats.bad[-99:], (epoch, error.record, error.title)]
+        if count > self.at_most * self.feed.input.size:
+            raise replace(error, code="E0806", title=self._too_many(count), label=error.title, notes=())
+
+    def _too_many(self, count: int) -> str:
+        told = f"{count:,} of {self.feed.input.size:,} records {'are' if count > 1 else 'is'} bad"
+        return f"{told}, more than `at_most={self.at_most}` allows"
+
     def error(self, failure: Failure, chunk: Chunk, turn: int = 0) -> DataError:
         """What the user sees of a fatal failure."""
         error = self.feed.error(failure, int(chunk.positions[failure.frame]), turn)
@@ -122,8 +136,7 @@ class Judge:
             help_ = "`skip_bad(at_most=0.001)` after `from` leaves such records out and counts them"
             return error if failure.error is not None and error.notes else replace(error, notes=(help_,))
         listed = tuple(f"{name}: {reason}" for epoch, name, reason in self.stats.bad[-11:-1] if epoch == self.feed.epoch)
-        total, count = self.feed.input.size, self.stats.bad_counts[self.feed.epoch]
-        title = f"{count:,} of {total:,} records {'are' if count > 1 else 'is'} bad, more than `at_most={self.at_most}` allows"
+        title = self._too_many(self.stats.bad_counts[self.feed.epoch])
         return DataError("E0806", title, error.where, error.title, error.record, error.epoch, error.position, listed)
 
 
@@ -159,7 +172,7 @@ class Stream:
         if self.merge is not None:
             rows = partial(self.merge.rows, turn)
         for later in self.later:
-            rows = partial(later.run, rows, turn)
+            rows = partial(later.run, rows, turn, self.judge.left_out if self.judge is not None else None)
         return rows()
 
     def _fed(self, start: int, turn: int) -> Iterator[Row]:

@@ -130,6 +130,9 @@ BODIES = {
     "sample in a line": ["o ~ sample(plain)", "m = o.y + n", "emit m"],
     "sample many": ["o ~ [sample(plain) for i < 3]", "m = [o.y[i] + n for i]", "emit m, n"],
     "check that holds": ["check(n >= 0)", "emit n"],
+    "skip_bad covers rows of each": ["skip_bad(at_most=1)", *RAGGED, "each(seq)", "check(seq % 5 != 0)", "emit seq, n"],
+    "skip_bad covers batches": ["skip_bad(at_most=0.9)", "batch(8)", "total = sum(n[b] for b)", "check(total % 3 != 0)", "emit total"],
+    "skip_bad covers samples": ["skip_bad(at_most=0.9)", "o ~ sample(plain)", "m = o.y + n", "check(m % 3 != 0)", "emit m"],
     "each, take and repeat": [*RAGGED, "each(seq)", "take(9)", "repeat(2)", "repeat(2)", "u ~ uniform(0, 1)", "emit seq, u"],
     "window": ["window(8)", "emit n, x"],
     "window, dropped rest": ["window(8, rest=\"drop\")", "u ~ uniform(0, 1)", "emit n: i64[8], x, u"],
@@ -289,3 +292,13 @@ def test_check_makes_a_record_bad(tmp_path, photos):
     path = photo_program(tmp_path, photos, "skip_bad(at_most=0.5)", "check(cls % 3 > 0)", "emit cls")
     assert [int(r["cls"]) for r in delivered(path)] == [k for k in range(30) if k % 3]
     assert_compiled_is_interpreted(path, epochs=(0,))
+
+
+def test_too_many_bad_rows_below_each_stop_the_run(tmp_path, numbers):
+    path = program(tmp_path, numbers, ["skip_bad(at_most=0.05)", *RAGGED, "each(seq)", "check(seq % 5 != 0)", "emit seq, n"])
+    with pytest.raises(DataError) as error:
+        delivered(path, run="p")
+    assert error.value.code == "E0806" and "more than `at_most=0.05` allows" in error.value.title
+    with pytest.raises(DataError) as defined:
+        interpreted(path, run="p")
+    assert (defined.value.code, defined.value.title) == (error.value.code, error.value.title)
