@@ -11,12 +11,11 @@ from typing import Any
 
 from ..dsl.problems import PipeError, Problem, Span
 from ..dsl.types import Type
-from ..kernels.sources import READABLE
 from ..runtime import plan as plans
 from ..runtime.inputs import reachable
 from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
-from .graph import Node, Program, walk
+from .graph import Node, Program, node, walk
 from .loops import Kernel
 
 Spans = dict[Node, tuple[Span, ...]]
@@ -142,8 +141,6 @@ class _Lowering:
             opened = self.segment("below0", piece)
             head = plans.Segment(first, opened.program, opened.orders, opened.takes)
         else:
-            from .graph import node
-
             handed_on = {n: node("field", type=t, name=n) for n, t in parts.rows.items()}
             head = plans.Segment(first, self._frame("below0", handed_on, []))
         return (head, *(self.segment(f"below{i}", p) for i, p in enumerate(listed, 1)))
@@ -162,9 +159,6 @@ class _Lowering:
         start = piece.start
         match start.op:
             case "source":
-                if start["kind"] not in READABLE:
-                    raise self._not_yet(start, f"`{start['kind']}` sources check, but can't be read yet",
-                                        f"sources that can: {', '.join(READABLE)}")
                 options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
                            "options": start["options"], "span": self._span(start),
                            "columns_spans": column_spans(self.program, start)}
