@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from .atomics import atomics
+from .blocks import DTYPES, view
 from .errors import DataError
-from .execute import DTYPES, view
 from .layout import (
     END_COUNT,
     END_TABLE,

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .execute import DTYPES, Gaps, Kernel, Target, address_of
+from .blocks import DTYPES, address_of
+from .execute import Kernel
 from .feed import data_error
 from .frames import Row
+from .held import Gaps, Target
 from .plan import Plan, Program, Slot
 from .segments import Later, is_identity
 from .texts import objects

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import DTYPES, view
 from .errors import DataError
-from .execute import DTYPES, Gaps, Kernel, Target, view
+from .execute import Kernel
 from .feed import Chunk
 from .frames import Row
+from .held import Gaps, Target
 from .inputs import keeps_all
 from .order import FOREVER
 from .plan import Column, Plan

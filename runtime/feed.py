@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from ..kernels.random import draw_key
 from . import order as orders
+from .blocks import DTYPES, view
 from .errors import DataError, Where
-from .execute import DTYPES, Failure, Frames, Gaps, Kernel, Runner, Target, view
+from .execute import Kernel, Runner
 from .frames import Row
+from .held import Failure, Frames, Gaps, Target
 from .order import FOREVER
 from .plan import Order, Plan, Program, Require, RunKernel, Segment
 from .texts import objects

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .execute import Gaps
+from .held import Gaps
 from .order import child_ids
 from .texts import objects
 

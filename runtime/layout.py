@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .execute import DTYPES
+from .blocks import DTYPES
 from .limits import available, too_little
 from .memory import PAGE, pages
 from .plan import Column

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .execute import Gaps
 from .frames import Row, stack
+from .held import Gaps
 
 
 @dataclass

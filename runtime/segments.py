@@ -14,9 +14,10 @@ import numpy as np
 from ..kernels.random import DRAWS, draw_key
 from . import order as orders
 from .errors import DataError, Where
-from .execute import Frames, Kernel, Runner
+from .execute import Kernel, Runner
 from .feed import data_error, fields_of
 from .frames import Row, batch_row, each, groups, numbers_of, stack, windows
+from .held import Frames
 from .inputs import feed_of
 from .numbers import Numbers
 from .packing import Packing, TooLong

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.random import draw_key
+from .blocks import DTYPES, address_of
 from .errors import DataError
-from .execute import DTYPES, Frames, Held, Runner, address_of
+from .execute import Runner
 from .feed import Feed, Joined, failed_inside
+from .held import Frames, Held
 from .order import FOREVER, child_ids
 from .plan import Plan, Start
 from .schedule import InTurns, Schedule, Weighted

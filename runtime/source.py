@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ..kernels.ops import BadRecord
 from ..kernels.sources import Source, SourceError, open_source
+from .blocks import address_of
 from .errors import DataError, Where
-from .execute import Failure, Frames, Runner, address_of
+from .execute import Runner
 from .feed import UNREADABLE, Joined
+from .held import Failure, Frames
 from .plan import Start
 
 Ints = NDArray[np.int64]

@@ -17,9 +17,10 @@ import numpy as np
 
 from ..kernels.random import draw_key
 from .errors import DataError
-from .execute import Failure, Kernel
+from .execute import Kernel
 from .feed import Chunk, Feed
 from .frames import Row
+from .held import Failure
 from .inputs import feed_of, reachable
 from .order import child_ids
 from .plan import Plan, Segment, Start

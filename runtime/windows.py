@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .execute import DTYPES, Frames, Held, Runner, address_of
+from .blocks import DTYPES, address_of
+from .execute import Runner
 from .feed import Feed, Joined, failed_inside, gather, value_of
 from .frames import stacked
+from .held import Frames, Held
 from .numbers import Numbers
 from .order import FOREVER, InOrder, Taken
 from .plan import Start

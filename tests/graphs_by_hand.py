@@ -15,7 +15,9 @@ from pipec.dsl.types import BOOL, F32, I64, Type
 from pipec.kernels.random import draw_key
 from pipec.kernels.scalar import SCALARS
 from pipec.runtime import execute, objects
+from pipec.runtime.blocks import DTYPES
 from pipec.runtime.errors import DataError
+from pipec.runtime.held import Gaps
 
 
 def ap(fn: str, *args: Any) -> Node:
@@ -74,14 +76,14 @@ def f32(value: float) -> Node:
 def held(n: Node, value: Any) -> Any:
     """A field's value as the executor takes it."""
     if isinstance(value, np.ma.MaskedArray):
-        return execute.Gaps(np.array(value.data), np.array(np.ma.getmaskarray(value)))
-    return np.asarray(value, execute.DTYPES[n.type.dtype]) if n.type.dtype in execute.DTYPES else value
+        return Gaps(np.array(value.data), np.array(np.ma.getmaskarray(value)))
+    return np.asarray(value, DTYPES[n.type.dtype]) if n.type.dtype in DTYPES else value
 
 
 def cells(n: Node, value: Any) -> Cells:
     if isinstance(value, np.ma.MaskedArray):
         return Cells(np.asarray(value.data), np.ma.getmaskarray(value))
-    array = np.asarray(value, execute.DTYPES[n.type.dtype]) if n.type.dtype in execute.DTYPES else np.array(value, object)
+    array = np.asarray(value, DTYPES[n.type.dtype]) if n.type.dtype in DTYPES else np.array(value, object)
     return Cells(array, np.zeros(array.shape, bool) if n.type.missing else None)
 
 

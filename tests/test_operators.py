@@ -11,7 +11,7 @@ from pipec.dsl.parse import parse_head
 from pipec.dsl.types import BOOL, I64, TEXT, Type
 from pipec.kernels.ops import OPERATORS
 from pipec.kernels.scalar import SCALARS
-from pipec.runtime.execute import DTYPES
+from pipec.runtime.blocks import DTYPES
 
 RESIZE = OPERATORS["resize"]   # the registry imports its modules when first asked
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 1e-30, -1e-42, 3e38, 700.0, np.inf, -np.inf, np.nan, 0.1, 12345.678]

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from pipec.runtime.blocks import view
 from pipec.runtime.errors import DataError, Where
-from pipec.runtime.execute import view
 from pipec.runtime.loader import Loader
 from pipec.runtime.plan import Column, Plan, Program, Segment, Start
 

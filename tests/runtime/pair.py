@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 from pipec.runtime.attach import Attachment, RowReader
-from pipec.runtime.execute import view
+from pipec.runtime.blocks import view
 from pipec.runtime.layout import Layout, plan_layout
 from pipec.runtime.memory import create, seal
 from pipec.runtime.messages import Channel

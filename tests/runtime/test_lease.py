@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pipec.runtime import attach
-from pipec.runtime.execute import view
+from pipec.runtime.blocks import view
 from pipec.runtime.plan import Column
 
 sys.path.insert(0, str(Path(__file__).parent))
