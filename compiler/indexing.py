@@ -11,6 +11,7 @@ from ..dsl.types import FLOATS, INTS, Type
 from . import arithmetic, bounds, slips
 from .arithmetic import indexing_range, reasons
 from .graph import Node, node, number
+from .linear import canonical
 from .promote import apply, as_dim, cast, dim_node, select
 from .scope import Scope, Value, unknown
 from .universals import known_of
@@ -260,7 +261,7 @@ def _slice(
     inside = el.loose(start) or el.loose(stop) or el.loose(dim_node(dim)) or (
         bounds.at_most(number(0), start, facts) and bounds.at_most(stop, dim_node(dim), facts)
     )
-    size = as_dim(apply("sub", stop, start, dtype="i64"))
+    size = canonical(as_dim(apply("sub", stop, start, dtype="i64")))    # a number where what varies cancels out
     if isinstance(size, int):
         size = max(size, 0)
     elif not el.loose(size) and not bounds.at_most(start, stop, facts):
