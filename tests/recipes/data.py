@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-WORDS = "the a cat dog house garden sees finds takes old new red blue big small runs sleeps under over near".split()
+WORDS = ["the", "a", "cat", "dog", "house", "garden", "sees", "finds", "takes", "old", "new", "red", "blue", "big", "small",
+         "runs", "sleeps", "under", "over", "near"]
 
 
 def sentences(rng: Any, count: int, longest: int = 14) -> list[str]:
@@ -44,3 +45,18 @@ def tone(rng: Any, samples: int, channels: int = 1, rate: int = 16_000) -> bytes
         file.setframerate(rate)
         file.writeframes(clip.astype("<i2").tobytes())
     return out.getvalue()
+
+
+def parquet(path: Path, **columns: Any) -> None:
+    """A Parquet file of these columns (pyarrow arrays or lists), in row groups of 16."""
+    import pyarrow
+    from pyarrow import parquet as files
+
+    files.write_table(pyarrow.table(columns), path, row_group_size=16)
+
+
+def floats(rows: list[Any]) -> Any:
+    """Lists of f32, with gaps."""
+    import pyarrow
+
+    return pyarrow.array(rows, pyarrow.list_(pyarrow.float32()))
