@@ -70,6 +70,27 @@ def write_data(path: str) -> None:
     np.savez(path, **typed)
 
 
+@dataclass(frozen=True)
+class Case:
+    """How a program is run: the epoch, passes left out, threads, positions per task (None: as ever), and after how many
+    deliveries the run is broken off and resumed from its state (None: never)."""
+
+    epoch: int = 0
+    without: tuple[str, ...] = ()
+    threads: int = 2
+    chunk: int | None = None
+    resumed: int | None = None
+
+
+def cases() -> st.SearchStrategy[Case]:
+    from pipec.compiler.compile import pass_names
+
+    names = pass_names()
+    left_out = st.one_of(st.just(()), st.sets(st.sampled_from(names)).map(lambda s: tuple(n for n in names if n in s)))
+    return st.builds(Case, epoch=st.sampled_from((0, 1, 7)), without=left_out, threads=st.integers(1, 4),
+                     chunk=st.sampled_from((None, 1, 3, 64)), resumed=st.sampled_from((None, 1, 2, 5)))
+
+
 FLOATS = ("0.5", "-1.5", "0.1", "3.25", "255.0", "1e-6", "1e20", "0.0")
 CASTS = {"u8": 255, "i8": 128, "u16": 65535, "i16": 32768, "i32": 2**31, "u32": 2**32}
 OPERATORS = {"add", "sub", "mul", "div", "floordiv", "mod", "pow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not",

@@ -2,6 +2,10 @@
 
 All NaNs are one value (their sign and payload are not part of the language), so a NaN only has to meet a NaN.
 """
+from contextlib import nullcontext
+from itertools import islice
+from unittest import mock
+
 import numpy as np
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
@@ -10,6 +14,7 @@ from pipec.compiler.native import build
 from pipec.runtime.errors import DataError
 from pipec.runtime.loader import Loader
 from pipec.runtime.loader import open as open_loader
+from pipec.runtime.streams import Stream
 
 
 def delivered(path, epoch=0, run=None, workers="threads", threads=2, **params):
@@ -45,13 +50,29 @@ def until_failure(records):
     return found, None
 
 
-def run_compiled(program, without=(), threads=2, epoch=0):
-    """What a checked program delivers, compiled without some passes: (records, code of the error that ended it)."""
+def run_compiled(program, without=(), threads=2, epoch=0, chunk=None, resumed=None):
+    """What a checked program delivers, compiled without some passes: (records, code of the error that ended it).
+
+    `chunk`: positions per task; `resumed`: another loader goes on from the state after so many deliveries.
+    """
     compiled = lowered(program, without)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
-    with Loader(plan, as_="numpy", workers="threads", threads=threads, allow_extern=True) as loader:
-        loader.set_epoch(epoch)
-        return until_failure(fields_of(batch) for batch in loader)
+    tasks = mock.patch.object(Stream, "chunk", lambda _: chunk) if chunk else nullcontext()
+    state, before = None, []
+    with tasks:
+        if resumed is not None:
+            with Loader(plan, as_="numpy", workers="threads", threads=threads, allow_extern=True) as loader:
+                loader.set_epoch(epoch)
+                before, code = until_failure(fields_of(batch) for batch in islice(loader, resumed))
+                state = loader.state_dict()
+            if code is not None or len(before) < resumed:
+                return before, code
+        with Loader(plan, as_="numpy", workers="threads", threads=threads, allow_extern=True) as loader:
+            loader.set_epoch(epoch)
+            if state is not None:
+                loader.load_state_dict(state)
+            after, code = until_failure(fields_of(batch) for batch in loader)
+            return before + after, code
 
 
 def run_interpreted(program, epoch=0):

@@ -1,15 +1,14 @@
-"""Generated programs: what the reference delivers = what machine code delivers, whatever passes, threads and epochs.
+"""Generated programs: what the reference delivers = what machine code delivers, whatever passes, threads, tasks and epochs.
 
-`make test` runs a few; PIPEC_GENERATED=5000 runs that many. Below stand the programs that once differed, shortened.
+`make test` runs a few; PIPEC_GENERATED=500 runs that many, `generate.py` thousands. Below stand those
+that once differed, shortened.
 """
 import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pipec.compiler.check import check
-from pipec.compiler.compile import pass_names
-from programs import programs, write_data
+from programs import Case, cases, programs, write_data
 from running import assert_same, run_compiled, run_interpreted
 
 EXAMPLES = int(os.environ.get("PIPEC_GENERATED", "60"))
@@ -22,22 +21,21 @@ def data(tmp_path_factory):
     return path
 
 
-def compare(text, data, epoch=0, without=(), threads=2):
+def compare(text, data, case=Case()):
+    """Run a program by the reference and as `case` says, and compare; the records of the reference."""
     program = check("p.pipe", text=text.replace("{data}", str(data)), run="p")
-    reference, code = run_interpreted(program, epoch)
-    for left_out in {(), tuple(without)}:
-        got, got_code = run_compiled(program, left_out, threads, epoch)
-        assert got_code == code
-        assert_same(got, reference)
+    reference, code = run_interpreted(program, case.epoch)
+    got, got_code = run_compiled(program, case.without, case.threads, case.epoch, case.chunk, case.resumed)
+    assert got_code == code
+    assert_same(got, reference)
     return reference
 
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=False, derandomize="PIPEC_GENERATED" not in os.environ,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture])
-@given(text=programs(), epoch=st.sampled_from((0, 1, 7)), without=st.sets(st.sampled_from(pass_names())),
-       threads=st.integers(1, 4))
-def test_compiled_is_interpreted(data, text, epoch, without, threads):
-    compare(text, data, epoch, sorted(without), threads)
+@given(text=programs(), case=cases())
+def test_compiled_is_interpreted(data, text, case):
+    compare(text, data, case)
 
 
 # --- found by generated programs ------------------------------------------------------------------
@@ -74,4 +72,4 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("without", [(), ("prune",), ("simplify", "fuse")], ids=lambda w: "without " + " ".join(w))
 def test_found(data, name, without):
-    assert compare(HEAD + "".join(f"  {line}\n" for line in FOUND[name]), data, without=without)
+    assert compare(HEAD + "".join(f"  {line}\n" for line in FOUND[name]), data, Case(without=without))
