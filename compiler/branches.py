@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import I64, Type
+from ..runtime.settings import ParamError
 from . import bounds
 from .arguments import FROM_STAGES, added, fits
 from .elaborate import python_value
 from .frames import Dim, Frame, entered, field_node, gathered, leaves, mapped, stream_type, varies
 from .graph import Node, node
 from .names import Declared
-from .params import ParamError, from_default
+from .params import from_default
 from .scope import Scope, Value, unknown
 from .words import similar, type_text
 

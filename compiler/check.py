@@ -10,6 +10,7 @@ from typing import Any
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, PipeError, Problem, Span
 from ..dsl.types import Type
+from ..runtime.settings import shown
 from . import bounds
 from .constants import Constants
 from .elaborate import Elaborator
@@ -236,17 +237,8 @@ class Check:
             reasons.append(Label(share, "lines above this run once, for every trainer"))
         free = ", ".join(p.name for p in program.params if p.open) or "none"
         notes = (f"this trainer may set: {free}", "to change it for all of them: "
-                 f"pipec serve {os.path.basename(self.path)} {name}={shown_value(asked)}")
+                 f"pipec serve {os.path.basename(self.path)} {name}={shown(asked)}")
         title = f"a trainer can't set `{name}`: the work it changes is already shared"
-        return Problem("E0702", title, info.span, f"asked for {shown_value(asked)}, served with {shown_value(info.value)}",
+        return Problem("E0702", title, info.span, f"asked for {shown(asked)}, served with {shown(info.value)}",
                        tuple(reasons), notes if share is not None else (
                            *notes, "without a `share()` line everything is shared"))
-
-
-def shown_value(value: Any) -> str:
-    """A param's value as a command line writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(shown_value(v) for v in value) + "]"
-    return str(value)

@@ -9,10 +9,11 @@ from typing import Any
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Label, Problem, Span
 from ..dsl.types import Type
+from ..runtime.settings import ParamError
 from .elaborate import Elaborator
 from .graph import node
 from .names import LIBRARY, Files, Module, mentions
-from .params import ParamError, from_default, from_override, placeholder
+from .params import from_default, from_override, placeholder
 from .scope import Scope, Value, unknown
 from .words import similar
 

@@ -53,11 +53,11 @@ def machine() -> Any:
     )
 
 
-def object_code(kernel: Kernel, key: str) -> bytes:
-    """The relocatable object of a kernel; its one visible symbol is `objects.symbol_of(key)`."""
+def object_code(kernel: Kernel, symbol: str) -> bytes:
+    """The relocatable object of a kernel; `symbol` is the only one that is visible."""
     from .through_numba import module_text
 
-    binding, symbol = objects.llvm(), objects.symbol_of(key)
+    binding = objects.llvm()
     ir = module_text(kernel_text(kernel), symbol)
     loop = LOOP.format(record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
     module = binding.parse_assembly(ir + loop)
@@ -77,6 +77,6 @@ def build(kernels: Sequence[Kernel]) -> list[KernelText]:
         text = kernel_text(kernel)
         key = objects.key_of(text)
         if objects.fetch(key) is None:
-            objects.store(key, object_code(kernel, key))
+            objects.store(key, object_code(kernel, objects.symbol_of(text)))
         texts.append(KernelText(kernel.name, text, key))
     return texts

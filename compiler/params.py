@@ -1,20 +1,16 @@
 """Values of params: a default, or what a command line (text) or Python gives, as a constant of the param's type."""
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from ..dsl import parse, tree
 from ..dsl.problems import PipeError, Span
-from ..dsl.types import BOOL, FLOATS, INT_RANGE, INTS, TEXT, WEAK_FLOAT, WEAK_INT, Type
+from ..dsl.types import BOOL, TEXT, WEAK_FLOAT, WEAK_INT, Type
+from ..runtime.settings import ParamError, fitted, flattened, scalar
 from .graph import const, node
 from .scope import Value
-
-
-class ParamError(Exception):
-    """Completes the sentence "`name` …", e.g. "is i64, and `abc` is no whole number"."""
 
 
 def from_default(value: Any, type: Type, span: Span) -> Value:
@@ -29,7 +25,7 @@ def from_default(value: Any, type: Type, span: Span) -> Value:
             raise ParamError(f"holds {found} values where its type says {expected}")
     if not type.dims and dims and not type.weak:
         raise ParamError(f"is a list, and {shown(type)} is one value")
-    return _constant([_fitted(v, type.dtype) for v in flat], type.with_dims(dims), span)
+    return _constant([fitted(v, type.dtype) for v in flat], type.with_dims(dims), span)
 
 
 def from_override(given: Any, type: Type, span: Span) -> Value:
@@ -37,7 +33,7 @@ def from_override(given: Any, type: Type, span: Span) -> Value:
     if isinstance(given, str) and type.dims:
         given = _list(given, type)
     elif isinstance(given, str) and type.dtype not in ("text", "path"):
-        given = _scalar(given, type)
+        given = scalar(given, type.dtype)
     elif hasattr(given, "tolist"):
         given = given.tolist()
     elif isinstance(given, os.PathLike):
@@ -64,19 +60,6 @@ def natural(flat: Sequence[Any]) -> Type:
     return WEAK_INT if all(isinstance(v, int) for v in flat) else WEAK_FLOAT
 
 
-def flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """Values in C order and dims of nested lists, tuples or an array."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        return [value], ()
-    parts = [flattened(v) for v in value]
-    inner = {dims for _, dims in parts}
-    if len(inner) > 1:
-        raise ParamError("has rows of unlike length")
-    return [v for flat, _ in parts for v in flat], (len(value), *(inner.pop() if inner else ()))
-
-
 def shown(type: Type) -> str:
     """A type with the dims that are numbers."""
     dims = ", ".join(str(d) if isinstance(d, int) else "_" for d in type.dims)
@@ -86,48 +69,6 @@ def shown(type: Type) -> str:
 def _constant(flat: list[Any], type: Type, span: Span) -> Value:
     value = tuple(flat) if type.dims else flat[0]
     return Value(const(value, type.strong()), type, span)
-
-
-def _fitted(value: Any, dtype: str) -> Any:
-    """`value` as dtype holds it; raises ParamError."""
-    if dtype == "bool":
-        if isinstance(value, bool):
-            return value
-        raise ParamError(f"is true or false, not `{value}`")
-    if dtype in ("text", "path"):
-        if isinstance(value, str):
-            return value
-        raise ParamError(f"is {dtype}, not `{value}`")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ParamError(f"is {dtype}, not `{value}`")
-    if dtype in FLOATS:
-        return float(value)
-    if dtype in INTS:
-        return _whole(value, dtype)
-    raise ParamError(f"can't be of type {dtype}")
-
-
-def _whole(value: int | float, dtype: str) -> int:
-    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
-        raise ParamError(f"is {dtype}, and {value} is no whole number")
-    low, high = INT_RANGE[dtype]
-    if not low <= value <= high:
-        raise ParamError(f"is {dtype}, which holds {low:,} to {high:,}, not {int(value):,}")
-    return int(value)
-
-
-def _scalar(text: str, type: Type) -> Any:
-    plain = text.strip().replace("_", "")
-    if type.dtype == "bool":
-        known = {"true": True, "false": False, "True": True, "False": False}
-        if plain in known:
-            return known[plain]
-        raise ParamError(f"is true or false, not `{text}`")
-    try:
-        return int(plain) if plain.lstrip("+-").isdigit() else float(plain)
-    except ValueError:
-        kind = "whole number" if type.dtype in INTS else "number"
-        raise ParamError(f"is {type.dtype}, and `{text}` is no {kind}") from None
 
 
 def _list(text: str, type: Type) -> Any:

@@ -83,8 +83,9 @@ def key_of(text: str) -> str:
     return hashlib.blake2b(target().tag() + b"\0\0" + text.encode(), digest_size=20).hexdigest()
 
 
-def symbol_of(key: str) -> str:
-    return f"pipec_{key}"
+def symbol_of(text: str) -> str:
+    """The one visible symbol of an object; the same whatever machine made it."""
+    return "pipec_" + hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 # --- the folder ---
@@ -210,15 +211,15 @@ def _jit() -> Any:
 _linked: dict[str, tuple[Any, Callable[..., None]]] = {}   # kept for the life of the process: code can't be unloaded safely
 
 
-def link(key: str, code: bytes) -> Callable[..., None]:
+def link(key: str, code: bytes, symbol: str) -> Callable[..., None]:
     """The kernel in a verified object: `kernel(n, table, status, arena)`, all addresses, without the GIL."""
     if key not in _linked:
         builder = llvm().JITLibraryBuilder()
         builder.add_object_img(code)
-        builder.export_symbol(symbol_of(key))
+        builder.export_symbol(symbol)
         builder.add_current_process()
         library = builder.link(_jit(), key)
-        _linked[key] = (library, SIGNATURE(library[symbol_of(key)]))
+        _linked[key] = (library, SIGNATURE(library[symbol]))
     return _linked[key][1]
 
 
@@ -238,7 +239,7 @@ def load(texts: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
         if code is None:
             missing.append(text.name)
         else:
-            found[text.name] = link(key, code)
+            found[text.name] = link(key, code, symbol_of(text.text))
     if missing:
         raise Missing(missing)
     return found

@@ -151,7 +151,7 @@ def test_halves_round_to_even(hardware: bool, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(instructions, "has_halves", lambda: False)
     k = kernel(each(lambda k, p: Cast(Cast(X[p], "f16"), "f32")))
     key = objects.key_of(f"{hardware}" + kernel_text(k))
-    run = objects.link(key, native.object_code(k, key))
+    run = objects.link(key, native.object_code(k, "halves"), "halves")
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
     ties = (halves.view(np.uint32) + np.uint32(0x1000)).view(np.float32)
     ties_below = (ties.view(np.uint32) - np.uint32(1)).view(np.float32)
