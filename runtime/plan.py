@@ -184,6 +184,22 @@ class KernelText(msgspec.Struct, frozen=True):
     key: str
 
 
+class DeviceKernel(msgspec.Struct, frozen=True):
+    """A kernel as CUDA C (`compiler.emit_cuda`).
+
+    `launches`: (symbol, "one" or "all") in order, one after the other: with a thread for each record, or with threads that
+    share a record. `scratch`: bytes for each record, None where only running tells. `fails`: can a record fail in it.
+    `sizes`: (slot, axis, how, number) of what it writes: how "size" is that argument, "const" the number itself, "" unknown.
+    """
+
+    name: str
+    text: str
+    launches: tuple[tuple[str, str], ...]
+    scratch: int | None
+    fails: bool
+    sizes: tuple[tuple[str, int, str, int], ...] = ()
+
+
 class Param(msgspec.Struct, frozen=True):
     name: str
     dtype: str

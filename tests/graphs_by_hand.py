@@ -87,12 +87,18 @@ def cells(n: Node, value: Any) -> Cells:
     return Cells(array, np.zeros(array.shape, bool) if n.type.missing else None)
 
 
-def run(outputs: dict[str, Node], records: Sequence[dict[str, Any]], requires: Any = (), how: str = "native",
+def run(outputs: dict[str, Node], records: Sequence[dict[str, Any]], requires: Any = (), how: Any = "native",
         seed: int = 5, epoch: int = 1, params: Any = None, count: int = 1) -> list[Any]:
-    """Per record: {name: array or (array, mask)}, the code of the site where it failed, or None where it was left out."""
+    """Per record: {name: array or (array, mask)}, the code of the site where it failed, or None where it was left out.
+
+    `how`: "native", "plain", or a function that gives callables for kernels by name.
+    """
     program, kernels = lower_frame("test", outputs, list(requires), {})
-    plain = {k.name: emulate.load(kernel_text(k)) for k in kernels} if how == "plain" else None
-    loaded = plain or objects.load(native.build(kernels))
+    if callable(how):
+        loaded = how(kernels)
+    else:
+        plain = {k.name: emulate.load(kernel_text(k)) for k in kernels} if how == "plain" else None
+        loaded = plain or objects.load(native.build(kernels))
     runner = execute.Runner(program, loaded, params, allow_extern=True)
     runner.start_epoch(epoch, [draw_key(seed, path, epoch) for path in program.draws])
     frames = runner.frames(len(records), np.arange(len(records), dtype=np.uint64), np.full(len(records), count))
