@@ -25,14 +25,20 @@ from .layout import (
     ENDS,
     ENDS_READ,
     FAILED,
+    GENERATION,
     HEAD,
     HEADER,
     HEAP_WANTED,
+    INTACT,
+    LOST,
     POSITION,
     RELEASED,
     ROOM_WANTED,
+    RUN,
     SHARE,
     STATE,
+    TAKEN,
+    WAITED,
     WANTED,
     Layout,
     Place,
@@ -167,9 +173,14 @@ def gone_error(reason: str) -> DataError:
 class RowReader:
     """Reads rows in order. For one thread."""
 
-    def __init__(self, attachment: Attachment, layout: Layout, *, writable: bool, budget: int | None = None):
-        """`writable`: arrays may be written to, which nobody else sees. `budget`: bytes of kept batches moved aside."""
+    def __init__(self, attachment: Attachment, layout: Layout, *, writable: bool, budget: int | None = None,
+                 when_slow: str = "wait"):
+        """`writable`: arrays may be written to, which nobody else sees. `budget`: bytes of kept batches moved aside.
+
+        `when_slow`: unless it is "wait" the producer may write over rows that this reader holds, so it hands out copies.
+        """
         self.attachment, self.layout, self.read_only = attachment, layout, not writable
+        self.copies, self.may_lose = when_slow != "wait", when_slow == "skip"
         self.most = layout.capacity // SHARE
         self.exact = True                                 # else `take` gives what is there, at most about A_BITE
         fd = attachment.ring_fd
@@ -177,19 +188,33 @@ class RowReader:
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.tables = {p.name: Mapping(fd, p.offset, p.size, double=True, write=False) for p in layout.places if p.ragged}
+        self.points = [Mapping(fd, p.offset, p.size, double=True, write=False)
+                       for p in layout.places if p.name in ("_next", "_skip")]
         parts = [(p.heap_offset, p.heap) if p.ragged else (p.offset, p.size) for p in layout.places]
         if budget is None:
             budget = max(layout.total, available().free // 4)
         self.leases = Leases(fd, parts, budget)
-        self.position = self.ends = 0
+        self.position = self.ends = self.run = 0
         self.waited = 0.0
-        self.rows = self.bytes = 0
+        self.rows = self.bytes = self.lost = 0
 
-    def jump(self, row: int, ends: int) -> None:
-        """Go on at `row`, where the producer has started anew."""
+    def place(self, row: int, ends: int, generation: int = 0) -> None:
+        """Go on at `row`, after `ends` ends of epochs: a place that the producer has given.
+
+        Without a generation it lies ahead, in a stream that is this reader's alone. Batches that are held otherwise
+        move aside, since the producer counts from the new place on.
+        """
+        self.run = self._load(RUN)
         head, count = self._load(HEAD), self._load(ENDS)
-        if not (self.position <= row <= head and self.ends <= ends <= count):
+        least = (0, 0) if generation else (self.position, self.ends)
+        if not (least[0] <= row <= head and least[1] <= ends <= count):
             raise gone_error("it starts at a row that isn't there")
+        if generation:
+            self.leases.reclaim()
+            while (held := self.leases.blocking()) is not None:
+                self.leases.move_aside(held)
+            for word, value in ((POSITION, row), (RELEASED, row), (ENDS_READ, ends), (GENERATION, generation)):
+                self._store(word, value)
         self.position, self.ends = row, ends
         self.release()
 
@@ -198,24 +223,103 @@ class RowReader:
 
         Where not `exact`, the rows that are there now, n at most; it waits for one.
         """
-        if not 0 < n <= self.most:
-            raise DataError("E0809", f"not enough memory for the ring: {n:,} records at once, of {self.layout.capacity:,}",
-                            notes=("write a larger `memory=`, or use smaller batches",))
-        self.release()
-        count = self._ready(n)
-        if count is None:
-            count = self._wait(n)
-        if count > 1 and not self.exact:
-            count = self._bite(count)
-        if count == 0:
-            self.ends += 1
-            self._store(ENDS_READ, self.ends)
-            self.release()
-            return None
-        rows = self._rows(count)
-        self.position += count
-        self.release()
+        if n <= 0:
+            raise ValueError("a batch has at least one row")
+        if n > self.most:
+            return self._gathered(n) if self.exact else self.take(self.most)
+        while True:
+            count = self._await(n, self.exact)
+            if count > 1 and not self.exact:
+                count = self._bite(count)
+            if count == 0:
+                return self._end()
+            try:
+                rows = self._rows(count)
+            except DataError:
+                if self._keeps_up():
+                    raise
+                continue                                  # it was written over meanwhile
+            if self._keeps_up():
+                break
+        self.rows += rows.count
+        self._pass(count)
         return rows
+
+    def skip(self, n: int) -> tuple[int, int, int] | None:
+        """Pass over the next n rows, or those left of the epoch: (how many, `_next` and `_skip` of the last).
+
+        None when none are left of it.
+        """
+        done, point = 0, (0, 0)
+        while done < n:
+            count = self._await(min(n - done, self.most), True)
+            if count == 0:
+                return self._end() if not done else (done, *point)
+            point = self._point(self.position + count - 1)
+            self._pass(count)
+            done += count
+        return (done, *point)
+
+    def skip_epoch(self) -> None:
+        """Pass over what is left of the epoch, and its end."""
+        while self.skip(self.most) is not None:
+            pass
+
+    def skip_to(self, next_: int, skip: int) -> None:
+        """Pass over rows up to this point of the epoch, or to its end."""
+        while (count := self._await(self.most, False)) > 0:
+            points = self._points(self.position, count)
+            there = int(np.searchsorted(points[0] * (1 << 20) + points[1], next_ * (1 << 20) + skip, "right"))
+            self._pass(there)
+            if there < count:
+                return
+
+    def _end(self) -> None:
+        self.ends += 1
+        self._store(ENDS_READ, self.ends)
+        self.release()
+
+    def _pass(self, count: int) -> None:
+        self.position += count
+        self._store(TAKEN, self.rows)
+        self.release()
+
+    def _point(self, row: int) -> tuple[int, int]:
+        points = self._points(row, 1)
+        return int(points[0][0]), int(points[1][0])
+
+    def _points(self, row: int, count: int) -> list[np.ndarray]:
+        """`_next` and `_skip` of rows."""
+        return [view(m.address + row * 8 % m.size, (count,), np.dtype(np.int64)) for m in self.points]
+
+    def _gathered(self, n: int) -> Rows | None:
+        """More rows at once than a part of the ring holds: copies."""
+        pieces: list[Rows] = []
+        done = 0
+        while done < n:
+            asked = min(self.most, n - done)
+            if pieces:                                    # whose None would be the epoch's
+                asked = self._await(asked, True)
+                if asked == 0:
+                    break
+            rows = self.take(asked)
+            if rows is None:
+                return None
+            pieces.append(Rows(rows.count, {k: self._kept(v) for k, v in rows.fields.items()}, None))
+            done += rows.count
+        fields = {}
+        for name in pieces[0].fields:
+            values = [p.fields[name] for p in pieces]
+            fields[name] = np.concatenate(values) if isinstance(values[0], np.ndarray) else [v for part in values for v in part]
+            if self.read_only and isinstance(fields[name], np.ndarray):
+                fields[name].flags.writeable = False
+        return Rows(done, fields, None)
+
+    @staticmethod
+    def _kept(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        return [v.copy() if isinstance(v, np.ndarray) and v.dtype != object else v for v in value]
 
     # -- waiting
 
@@ -225,30 +329,43 @@ class RowReader:
     def _store(self, word: int, value: int) -> None:
         atomics().store(self.control.address + word, value)
 
-    def _ready(self, n: int) -> int | None:
+    def _await(self, n: int, exact: bool) -> int:
+        """How many of the next n rows are there: all of them, or those left of the epoch; where not `exact`, at least one."""
+        self.release()
+        if self.copies:
+            self._keeps_up()
+        count = self._ready(n, exact)
+        return self._wait(n, exact) if count is None else count
+
+    def _ready(self, n: int, exact: bool) -> int | None:
         """How many rows can be had now; None: wait."""
         count = self._load(ENDS)                          # before the head: rows of an epoch come before its end
         head = self._load(HEAD)
+        if self._load(RUN) != self.run:                   # after the head: a new run says so before it moves the head
+            return None
         end = head
         if count > self.ends:
             end = int(self.ends_table[self.ends % END_COUNT, 1])
-        if not (self.position <= end <= head <= self.position + self.layout.capacity and self.ends <= count):
+        lag = 1 << 62 if self.copies else self.layout.capacity
+        if not (self.position <= end <= head <= self.position + lag and self.ends <= count):
+            if self.copies and not self._keeps_up():
+                return self._ready(n, exact)
             raise gone_error("its counters are wrong")
         there = end - self.position
-        if there >= n or (there and not self.exact):
+        if there >= n or (there and not exact):
             return min(n, there)
-        return end - self.position if count > self.ends else None
+        return there if count > self.ends else None
 
-    def _wait(self, n: int) -> int:
+    def _wait(self, n: int, exact: bool) -> int:
         """Sleep until rows are there. What is wanted is stored before looking again, so no signal is lost."""
         started = time.perf_counter()
         try:
             while True:
-                self._store(WANTED, self.position + (n if self.exact else 1))
-                count = self._ready(n)
+                self._store(WANTED, self.position + (n if exact else 1))
+                count = self._ready(n, exact)
                 if count is not None:
                     return count
-                self._check(n)
+                self._check(n, exact)
                 if self._load(HEAP_WANTED):               # the byte ring is full: keep nothing of it
                     self.leases.reclaim()
                     while (held := self.leases.blocking()) is not None:
@@ -259,20 +376,44 @@ class RowReader:
         finally:
             self._store(WANTED, 0)
             self.waited += time.perf_counter() - started
+            self._store(WAITED, int(1e9 * self.waited))
 
-    def _check(self, n: int) -> None:
+    def _check(self, n: int, exact: bool) -> None:
         """Raise what ended the producer, unless the rows came in just before."""
         attachment = self.attachment
         attachment.pump()
-        failed = attachment.failure
-        if failed is None and attachment.gone is None and self._load(STATE) != FAILED:
+        failed, anew = attachment.failure, self._load(RUN) != self.run
+        if failed is None and attachment.gone is None and not anew and self._load(STATE) != FAILED:
             return
-        if self._ready(n) is not None:
+        if self._ready(n, exact) is not None:
             return
         if failed is not None:
             raise error_of(failed)
         if attachment.gone is not None:
             raise gone_error(attachment.gone)
+        if anew:
+            raise gone_error("it began anew from another place")
+
+    def _keeps_up(self) -> bool:
+        """Were the rows from here on never written over? Else go on where they weren't, if this reader may lose some."""
+        if not self.copies:
+            return True
+        intact = self._load(INTACT)
+        if self.position >= intact and self._load(ENDS) - self.ends < END_COUNT:
+            return True
+        if not self.may_lose:                             # it was detached, and its message says why
+            self._check(1, False)
+            raise gone_error("this consumer was too slow and was detached")
+        count = self._load(ENDS)
+        if count - self.ends >= END_COUNT:
+            raise gone_error(f"this consumer is {count - self.ends} epochs behind")
+        goal = max(intact, self._load(HEAD) - self.layout.capacity // 2)
+        if count > self.ends:                             # an epoch's end is not passed over
+            goal = min(goal, int(self.ends_table[self.ends % END_COUNT, 1]))
+        self.lost += max(0, goal - self.position)
+        self.position = max(self.position, goal)
+        self._store(LOST, self.lost)
+        return False
 
     def release(self) -> None:
         """Tell the producer which rows are free, moving old batches aside where they take half of the ring."""
@@ -319,7 +460,7 @@ class RowReader:
             else:
                 spans.append(Span(k, self.position * place.row_bytes, count * place.row_bytes))
         window = self.leases.window(spans)
-        kept = [s for s in spans if s.size >= COPY_BELOW and self.layout.places[s.part].dtype in DTYPES]
+        kept = [s for s in spans if s.size >= COPY_BELOW and self.layout.places[s.part].dtype in DTYPES and not self.copies]
         lease = self.leases.hold(window, self.position, self.position + count, kept) if kept else None
         fields: dict[str, Any] = {}
         for span in spans:
@@ -332,7 +473,6 @@ class RowReader:
                 array = data if shared else self._own(data)
                 shape = (count, *[int(d or 0) for d in place.dims])
                 fields[place.name] = array.view(DTYPES[place.dtype]).reshape(shape)
-        self.rows += count
         self.bytes += sum(span.size for span in spans)
         return Rows(count, fields, lease)
 

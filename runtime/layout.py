@@ -15,12 +15,14 @@ from .memory import PAGE, pages
 from .plan import Column
 
 WORD = 64                              # each counter has a cache line of its own
-HEAD, STATE, ENDS, ROOM_WANTED, HEAP_WANTED = range(0, 5 * WORD, WORD)      # in the header, written by the producer
+# In the header, written by the producer. INTACT: rows before it may be overwritten. RUN: how often it began anew.
+HEAD, STATE, ENDS, ROOM_WANTED, HEAP_WANTED, INTACT, RUN = range(0, 7 * WORD, WORD)
 RUNNING, FAILED = 0, 1                 # values of STATE
 END_TABLE = PAGE                       # (epoch, row it ends before), by number of the end mod END_COUNT
 END_COUNT = 256
 HEADER = END_TABLE + pages(END_COUNT * 16)
-RELEASED, POSITION, WANTED, ENDS_READ = range(0, 4 * WORD, WORD)            # in a consumer's control page
+# In a consumer's control page. GENERATION: of the place it has taken. WAITED: nanoseconds. LOST: rows passed unread.
+RELEASED, POSITION, WANTED, ENDS_READ, GENERATION, WAITED, TAKEN, LOST = range(0, 8 * WORD, WORD)
 ALIGN = 64                             # of each value in a byte ring
 SHARE = 4                              # one reservation or one batch takes at most this part of the ring
 MOST_ROWS = 1 << 40

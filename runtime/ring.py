@@ -1,54 +1,50 @@
 """The producer's side of the ring: rows are reserved, written in place, and committed in order.
 
-`Writer` is the sink of an engine. It waits for the least position released by its consumers, and lets them know
-of new rows. What a consumer writes into its control page is checked before it is used.
+`Writer` gives an engine its sink. It waits for the least position released by its consumers, and lets them know of new
+rows. Consumers come and go while it writes.
 """
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from .atomics import atomics
 from .blocks import DTYPES, view
+from .consumer import Began, BrokenConsumer, Consumer
+from .encode import aligned, encode
 from .errors import DataError
 from .layout import (
-    ALIGN,
     END_COUNT,
     END_TABLE,
     ENDS,
-    ENDS_READ,
     FAILED,
     HEAD,
     HEADER,
     HEAP_WANTED,
-    POSITION,
-    RELEASED,
+    INTACT,
     ROOM_WANTED,
+    RUN,
     RUNNING,
     SHARE,
     STATE,
-    WANTED,
     Layout,
     Place,
 )
-from .limits import MARGIN, available, show_size, too_little
-from .memory import PAGE, STEP, reserve
+from .limits import show_size
 from .memory import Mapping as Memory
+from .part import Part
 
-
-class BrokenConsumer(Exception):
-    """A consumer's control page holds what can't be."""
+PATIENCE = 0.2                         # seconds between looks at a consumer that may be dropped
 
 
 @dataclass
@@ -58,63 +54,6 @@ class Reservation:
     row: int
     rows: int
     address: dict[str, int]
-
-
-class Consumer:
-    """What the producer sees of one consumer: its control page, and the eventfd that wakes it."""
-
-    def __init__(self, control: int, data_fd: int):
-        self.page = Memory(control, 0, PAGE, double=False, write=False)
-        self.data_fd = data_fd
-        self.released = self.ends = 0
-        self.lock = threading.Lock()
-
-    def update(self, writer: Writer) -> None:
-        """Read the page again. Positions go up and never past the head."""
-        load, page = atomics().load, self.page.address
-        with self.lock:
-            released, ends_read = load(page + RELEASED), load(page + ENDS_READ)
-            if not (self.released <= released <= writer.head and self.ends <= ends_read <= writer.ends):
-                raise BrokenConsumer(f"row {released} released of {writer.head}, after {self.released}")
-            self.released, self.ends = released, ends_read
-
-    def stuck(self, head: int) -> bool:
-        """It waits for rows past the head, and holds none."""
-        load, page = atomics().load, self.page.address
-        wanted, position = load(page + WANTED), load(page + POSITION)
-        return wanted > head and load(page + RELEASED) == position
-
-    def signal(self) -> None:
-        os.eventfd_write(self.data_fd, 1)
-
-
-class Part:
-    """One ring of bytes of the memfd, mapped, and how much of it has its pages."""
-
-    def __init__(self, fd: int, offset: int, size: int):
-        self.fd, self.offset, self.size = fd, offset, size
-        self.map = Memory(fd, offset, size, double=True, write=True)
-        self.taken = 0
-
-    def at(self, position: int) -> int:
-        return self.map.address + position % self.size
-
-    def take_pages(self, end: int) -> None:
-        """Have pages for every byte before position `end`: in steps, on the first lap only."""
-        while self.taken < min(end, self.size):
-            step = min(max(STEP, PAGE), self.size - self.taken)
-            room = available()
-            if room.free < step + MARGIN:
-                raise too_little(step + MARGIN, room.free, room.source, "the next part of the ring",
-                                 "give the process more memory, or write a smaller `memory=`")
-            try:
-                reserve(self.fd, self.offset + self.taken, step)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
-                    raise
-                raise too_little(step, room.free, os.strerror(error.errno), "the next part of the ring",
-                                 "give the process more memory, or write a smaller `memory=`") from error
-            self.taken += step
 
 
 class Run:
@@ -158,10 +97,16 @@ class Run:
 
 
 class Writer:
-    """Writes rows for all consumers; `begin` gives an engine its sink."""
+    """Writes rows for all consumers; `begin` gives an engine its sink.
 
-    def __init__(self, layout: Layout, fd: int, room_fd: int, heap_fd: int):
-        self.layout = layout
+    `max_skew`: rows that the head may be ahead of the slowest consumer. `patience`: seconds for which a consumer with
+    `when_slow="drop"` may hold the producer back. `leaves(consumer, error)` is told who has to go; without it a
+    consumer that breaks the rules ends the run.
+    """
+
+    def __init__(self, layout: Layout, fd: int, room_fd: int, heap_fd: int, max_skew: int | None = None,
+                 patience: float = 10.0, leaves: Callable[[Consumer, Exception], None] | None = None):
+        self.layout, self.max_skew, self.patience, self.leaves = layout, max_skew, patience, leaves
         self.most_rows = layout.capacity // SHARE          # of one reservation
         self.header = Memory(fd, 0, HEADER, double=False, write=True)
         self.parts = {p.name: Part(fd, p.offset, p.size) for p in layout.places}
@@ -169,22 +114,127 @@ class Writer:
         self.fixed = {p.name: p for p in layout.places if not p.ragged}
         self.ragged = [p for p in layout.places if p.ragged]
         self.heap_tail = {p.name: 0 for p in self.ragged}
+        self.starts: dict[str, deque[tuple[int, int]]] = {p.name: deque() for p in self.ragged}   # (row, its first byte)
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.room_fd, self.heap_fd = room_fd, heap_fd
-        self.consumers: list[Consumer] = []
+        self.consumers: tuple[Consumer, ...] = ()         # replaced, never changed: engine threads go through it
         self.lock, self.turn = threading.Lock(), threading.Lock()
         self.outstanding: deque[Reservation] = deque()
-        self.head = self.tail = self.ends = 0
+        self.began: deque[Began] = deque()
+        self.head = self.tail = self.ends = self.intact = self.floor = self.runs = 0
         self.bytes = 0
+        self.waited = 0.0                                 # seconds for which there was no room
 
-    def begin(self) -> Run:
-        """The sink of a new run; the one before is stopped. Its first row is `head`.
+    # -- consumers
+
+    def join(self, consumer: Consumer) -> None:
+        with self.lock:
+            self.consumers = (*self.consumers, consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Nobody waits for it any more. Its page is unmapped when nobody looks at it."""
+        with self.lock:
+            self.consumers = tuple(c for c in self.consumers if c is not consumer)
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits for room looks again."""
+        for fd in (self.room_fd, self.heap_fd):
+            with contextlib.suppress(OSError):
+                os.eventfd_write(fd, 1)
+
+    def least(self) -> int:
+        """The row before which nobody reads any more that the producer waits for."""
+        counted, lossy = [], []
+        for consumer in self._readers():
+            (lossy if consumer.when_slow == "skip" else counted).append(consumer.released)
+        if counted:
+            self.floor = min(counted)
+        elif lossy:                                       # the fastest of those that may lose rows sets the pace
+            self.floor = max(lossy)
+        return self.floor
+
+    def _readers(self) -> list[Consumer]:
+        """Consumers that read, their pages read anew."""
+        out = []
+        for consumer in self.consumers:
+            if consumer.active:
+                try:
+                    consumer.update(self)
+                except BrokenConsumer as error:
+                    if self.leaves is None:
+                        raise
+                    self.leave(consumer)
+                    self.leaves(consumer, error)
+                    continue
+                out.append(consumer)
+        return out
+
+    def least_ends(self) -> int:
+        return min((c.ends for c in self._readers() if c.when_slow != "skip"), default=self.ends)
+
+    def find(self, epoch: int, next_: int, skip: int) -> Began | None:
+        """Where a reader that has read up to (`next_`, `skip`) of `epoch` goes on, if all rows from there are there.
+
+        A point that the stream hasn't reached yet is answered with its last row. For callers that hold `lock`.
+        """
+        began = [b for b in self.began if (b.epoch, b.next, b.skip) <= (epoch, next_, skip)]
+        if not began:
+            return None
+        start = began[-1]
+        if start.epoch < epoch:
+            return self.now()
+        later = next((b.row for b in self.began if b.ends > start.ends), self.head)
+        row, seen = self._after(max(start.row, self.intact), later, next_, skip, start)
+        return Began(epoch, row, *seen, start.ends) if row >= self.intact else None
+
+    def _after(self, low: int, high: int, next_: int, skip: int, start: Began) -> tuple[int, tuple[int, int]]:
+        """The first of the rows `low` to `high` past a point, and the point right before that row."""
+        places = self._points(low, high)
+        first = low + int(np.searchsorted(places["next"] * (1 << 20) + places["skip"], next_ * (1 << 20) + skip, "right"))
+        if first > low:
+            at = places[first - low - 1]
+            return first, (int(at["next"]), int(at["skip"]))
+        if low == start.row:
+            return low, (start.next, start.skip)
+        return -1, (0, 0)                                 # what stood right before is gone: the point may have been there
+
+    def _points(self, low: int, high: int) -> np.ndarray:
+        """(next, skip) of rows."""
+        out = np.zeros(max(0, high - low), np.dtype([("next", "i8"), ("skip", "i8")]))
+        for name in ("next", "skip"):
+            if len(out):
+                out[name] = view(self.parts[f"_{name}"].at(low * 8), (len(out),), np.dtype(np.int64))
+        return out
+
+    def now(self) -> Began:
+        """The head as a point of the stream. For callers that hold `lock`."""
+        start = self.began[-1]
+        if self.head == start.row:
+            return start
+        at = self._points(self.head - 1, self.head)[0]
+        return Began(start.epoch, self.head, int(at["next"]), int(at["skip"]), start.ends)
+
+    def epoch_start(self) -> Began | None:
+        """Where the current epoch began, if none of its rows are overwritten. For callers that hold `lock`."""
+        start = self.began[-1]
+        return start if (start.next, start.skip) == (0, 0) and start.row >= self.intact else None
+
+    # -- rows
+
+    def begin(self, epoch: int = 0, next_: int = 0, skip: int = 0) -> Run:
+        """The sink of a new run, from a point of the stream on; the one before is stopped. Its first row is `head`.
 
         Rows reserved and not committed are passed over, since a thread of the old run may still write to them.
         """
         with self.turn, self.lock:
             self.outstanding.clear()
             self.tail = max(self.tail, self.head)
+            self.intact = self.tail                       # what lies between isn't whole
+            self.runs += 1
+            self.began.clear()
+            self.began.append(Began(epoch, self.tail, next_, skip, self.ends))
+            atomics().store(self.header.address + RUN, self.runs)
             atomics().store(self.header.address + STATE, RUNNING)
         self._publish(self.tail)
         return Run(self)
@@ -192,19 +242,37 @@ class Writer:
     def reserve(self, run: Run, rows: int) -> Reservation | None:
         with self.turn:
             def fits() -> bool:
-                return self.tail + rows - self.least() <= self.layout.capacity
+                return self.tail + rows - self.least() <= self._span(rows)
 
-            if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self.layout.capacity):
-                return None
-            with self.lock:
-                reservation = Reservation(self.tail, rows, {})
-                self.tail += rows
-                self.outstanding.append(reservation)
+            while True:
+                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows)):
+                    return None
+                with self.lock:                           # somebody may have joined at an older row
+                    if not fits():
+                        continue
+                    reservation = Reservation(self.tail, rows, {})
+                    self.tail += rows
+                    self._overwrites(self.tail - self.layout.capacity)
+                    self.outstanding.append(reservation)
+                    break
             for place in self.fixed.values():
                 part = self.parts[place.name]
                 part.take_pages((reservation.row + rows) * place.row_bytes)
                 reservation.address[place.name] = part.at(reservation.row * place.row_bytes)
             return reservation
+
+    def _span(self, rows: int) -> int:
+        """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too."""
+        if self.max_skew is None:
+            return self.layout.capacity
+        asked = max((c.ahead() for c in self.consumers if c.active), default=0)
+        return min(self.layout.capacity, max(self.max_skew, asked + rows))
+
+    def _overwrites(self, row: int) -> None:
+        """Rows before `row` are written over from now on."""
+        if row > self.intact:
+            self.intact = row
+            atomics().store(self.header.address + INTACT, row)
 
     def commit(self, run: Run, reservation: Reservation, rows: int, values: Mapping[str, Sequence[Any]]) -> None:
         if not self.outstanding or self.outstanding[0] is not reservation or not 0 <= rows <= reservation.rows:
@@ -224,9 +292,16 @@ class Writer:
     def end_epoch(self, run: Run, epoch: int) -> None:
         if not self._wait(run, self.heap_fd, HEAP_WANTED, lambda: self.ends - self.least_ends() < END_COUNT, lambda: 1):
             return
-        self.ends_table[self.ends % END_COUNT] = (epoch, self.head)
-        self.ends += 1
-        atomics().store(self.header.address + ENDS, self.ends)
+        with self.lock:
+            self.ends_table[self.ends % END_COUNT] = (epoch, self.head)
+            self.ends += 1
+            self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends))
+            while len(self.began) > 1 and self.began[1].row <= self.intact:
+                self.began.popleft()
+            for consumer in self.consumers:
+                if consumer.waits:
+                    consumer.place(self.began[-1])
+            atomics().store(self.header.address + ENDS, self.ends)
         self._signal(always=True)
 
     def fail(self) -> None:
@@ -241,15 +316,7 @@ class Writer:
         for consumer in self.consumers:
             consumer.page.close()
 
-    def least(self) -> int:
-        """The row before which nobody reads any more."""
-        for consumer in self.consumers:
-            consumer.update(self)
-        return min((c.released for c in self.consumers), default=self.head)
-
-    def least_ends(self) -> int:
-        self.least()
-        return min((c.ends for c in self.consumers), default=self.ends)
+    # -- waiting
 
     def _wait(self, run: Run, fd: int, word: int, ready: Callable[[], bool], wanted: Callable[[], int],
               blocked: Callable[[], None] | None = None) -> bool:
@@ -260,6 +327,7 @@ class Writer:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.register(run.stop_fd, select.POLLIN)
+        started = time.monotonic()
         try:
             while not run.stopped:
                 store(address, max(1, wanted()))
@@ -267,11 +335,35 @@ class Writer:
                     return True
                 if blocked is not None:
                     blocked()
-                poll.poll()
+                again = self._look_again()
+                slept = time.monotonic()
+                poll.poll(again)
+                self._blame(time.monotonic() - slept)
                 _drain(fd)
             return False
         finally:
             store(address, 0)
+            self.waited += time.monotonic() - started
+
+    def _look_again(self) -> float | None:
+        """Milliseconds to sleep at most; sends away who may be dropped and has held the producer back for too long."""
+        least, again = self.least(), None
+        for consumer in self.consumers:
+            if consumer.active and consumer.released == least and consumer.when_slow != "skip":
+                seconds = consumer.stalls(least)
+                if consumer.when_slow == "drop":
+                    again = 1000 * PATIENCE
+                    if seconds > self.patience:
+                        self.leave(consumer)
+                        if self.leaves is not None:
+                            self.leaves(consumer, _too_slow(seconds))
+        return again
+
+    def _blame(self, seconds: float) -> None:
+        """The producer has slept since these consumers held the oldest row."""
+        for consumer in self.consumers:
+            if consumer.active and consumer.released == self.floor:
+                consumer.blocked += seconds
 
     def _publish(self, head: int) -> None:
         self.head = head
@@ -279,11 +371,12 @@ class Writer:
         self._signal()
 
     def _signal(self, always: bool = False) -> None:
-        load = atomics().load
         for consumer in self.consumers:
-            wanted = load(consumer.page.address + WANTED)
+            wanted = consumer.wants()
             if wanted and (always or wanted <= self.head):
                 consumer.signal()
+
+    # -- bytes
 
     def _put_fixed(self, reservation: Reservation, rows: int, values: Mapping[str, Sequence[Any]]) -> None:
         """Move rows down over those that earlier reservations left out; both places lie in one double mapping."""
@@ -299,25 +392,41 @@ class Writer:
 
     def _put_ragged(self, run: Run, rows: int, values: Mapping[str, Sequence[Any]]) -> bool:
         """Copy values into the byte rings, row by row; what is written is published when room runs out."""
-        encoded = {p.name: [_encode(p, value) for value in values[p.name]] for p in self.ragged}
+        encoded = {p.name: [encode(p, value) for value in values[p.name]] for p in self.ragged}
         if any(len(column) != rows for column in encoded.values()):
             raise ValueError("a field of varying size needs one value for each row")
-        start, done = self.head, 0
-        for r in range(rows):
-            for place in self.ragged:
-                size = _aligned(len(encoded[place.name][r][0]))
-                if size > self.heaps[place.name].size // SHARE:
-                    raise _too_long(place, size)
-                if self.heap_tail[place.name] + size - self._heap_start(place) > self.heaps[place.name].size:
-                    if done < r:
-                        self._publish(start + r)
-                        done = r
-                    if not self._wait_heap(run, place, size):
-                        return False
+        start, done, r = self.head, 0, 0
+        while r < rows:
+            lacking = None
+            with self.lock:                               # nobody joins at bytes that are being written over
+                for place in self.ragged:
+                    size = aligned(len(encoded[place.name][r][0]))
+                    if size > self.heaps[place.name].size // SHARE:
+                        raise _too_long(place, size)
+                    if self.heap_tail[place.name] + size - self._heap_start(place) > self.heaps[place.name].size:
+                        lacking = (place, size)
+                        break
+                else:
+                    for place in self.ragged:
+                        self._make_room(place, aligned(len(encoded[place.name][r][0])))
+            if lacking is not None:
+                if done < r:
+                    self._publish(start + r)
+                    done = r
+                if not self._wait_heap(run, *lacking):
+                    return False
+                continue
             for place in self.ragged:
                 self._put(place, start + r, *encoded[place.name][r])
+            r += 1
         self._publish(start + rows)
         return True
+
+    def _make_room(self, place: Place, size: int) -> None:
+        """Rows whose bytes the next `size` ones lie on are lost."""
+        starts, first = self.starts[place.name], self.heap_tail[place.name] + size - self.heaps[place.name].size
+        while starts and (starts[0][1] < first or starts[0][0] < self.intact):
+            self._overwrites(starts.popleft()[0] + 1)
 
     def _heap_start(self, place: Place) -> int:
         """The first byte that is still read: where the oldest row not released starts."""
@@ -332,8 +441,15 @@ class Writer:
             return self.heap_tail[place.name] + size - int(self._heap_start(place)) <= self.heaps[place.name].size
 
         def blocked() -> None:
-            if any(c.stuck(self.head) for c in self.consumers) and not fits():
-                raise _too_long(place, self.heap_tail[place.name] - int(self._heap_start(place)) + size)
+            """Whoever holds the oldest row and waits for more than fits will wait for ever."""
+            least = self.least()
+            for consumer in self.consumers:
+                if consumer.active and consumer.released == least and consumer.stuck(self.head) and not fits():
+                    error = _too_long(place, self.heap_tail[place.name] + size - int(self._heap_start(place)))
+                    if self.leaves is None:
+                        raise error
+                    self.leave(consumer)
+                    self.leaves(consumer, error)
 
         for consumer in self.consumers:                   # it may have to move old batches aside
             consumer.signal()
@@ -347,40 +463,9 @@ class Writer:
             heap.take_pages(tail + len(data))
             view(heap.at(tail), (len(data),), np.dtype(np.uint8))[:] = data
         self._entry(place, row, 2 + len(place.dims))[:] = (tail, size, *dims)
-        self.heap_tail[place.name] = tail + _aligned(len(data))
+        self.starts[place.name].append((row, tail))
+        self.heap_tail[place.name] = tail + aligned(len(data))
         self.bytes += len(data)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGN) * ALIGN
-
-
-def _encode(place: Place, value: Any) -> tuple[Any, int, tuple[int, ...]]:
-    """(bytes as an array, their number or -1 for none, dims) of one value."""
-    if place.dtype in DTYPES:
-        array = np.ascontiguousarray(value, DTYPES[place.dtype])
-        if array.ndim != len(place.dims):
-            array = array.reshape(np.shape(value))        # ascontiguousarray makes 1-d of a scalar
-        if len(array.shape) != len(place.dims):
-            raise ValueError(f"`{place.name}` has {len(array.shape)} dims, not {len(place.dims)}")
-        return array.reshape(-1).view(np.uint8), array.nbytes, array.shape
-    if place.dims:
-        objects = np.asarray(value, object)
-        data = msgspec.msgpack.encode([_text(v) for v in objects.reshape(-1)])
-        return np.frombuffer(data, np.uint8), len(data), objects.shape
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        value = value.item()
-    if value is None:
-        return np.empty(0, np.uint8), -1, ()
-    text = _text(value)
-    data = text.encode() if isinstance(text, str) else bytes(text)
-    return np.frombuffer(data, np.uint8), len(data), ()
-
-
-def _text(value: Any) -> Any:
-    if value is None or isinstance(value, str | bytes):
-        return value
-    return bytes(value) if isinstance(value, bytearray | memoryview | np.ndarray) else os.fspath(value)
 
 
 def _too_long(place: Place, need: int) -> DataError:
@@ -389,6 +474,13 @@ def _too_long(place: Place, need: int) -> DataError:
         notes=(f"needed: more than {show_size(need)}; there: {show_size(place.heap)} for this field",
                "write a larger `memory=`, or use smaller batches"),
     )
+
+
+def _too_slow(seconds: float) -> DataError:
+    return DataError(
+        "E0832", f"this consumer held the others back for {seconds:.0f} seconds and was detached",
+        notes=('it was attached with `when_slow="drop"`: use "wait" to hold the others back, "skip" to lose records',
+               "attach again with this loader's state_dict to go on, where its records are still there"))
 
 
 def _drain(fd: int) -> None:

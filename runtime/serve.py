@@ -21,11 +21,12 @@ from typing import Any
 import msgspec
 
 from . import messages
+from .consumer import BrokenConsumer, Consumer
 from .errors import DataError
 from .memory import PAGE, check_received, create, seal
 from .messages import Ask, Channel, Counts, Gone, Open, Ready, Seek, Started
 from .plan import Plan
-from .ring import BrokenConsumer, Consumer, Run, Writer
+from .ring import Run, Writer
 
 LEAVE_SECONDS = 2.0                    # an engine has this long to stop before the process ends without it
 
@@ -88,7 +89,7 @@ class Producer:
         self.fds += [data, room, heap]
         self.writer = Writer(request.layout, ring, room, heap)
         seal(ring)
-        self.writer.consumers.append(Consumer(control, data))
+        self.writer.join(Consumer(control, data))
         self.channel.send(Ready(request.layout, _length(self.engine)), (ring, data, room, heap))
 
     def _close(self) -> None:
@@ -161,7 +162,7 @@ class Producer:
     def _run_from(self, seek: Seek) -> None:
         """One epoch after another from here, until something else is wanted. The ring's size bounds the lead."""
         assert self.writer is not None
-        run = self.writer.begin()
+        run = self.writer.begin(seek.epoch, seek.start, seek.skip)
         with self.changed:
             self.run = run
             if self.wanted is not None or self.leaving:

@@ -92,7 +92,7 @@ class Session:
         assert self.reader is not None
         if not there:
             started = self.attachment.seek(epoch, start, skip)
-            self.reader.jump(started.row, started.ends)
+            self.reader.place(started.row, started.ends)
         return self.reader
 
     def restart(self, layout: Layout) -> None:

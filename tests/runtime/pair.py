@@ -8,10 +8,11 @@ import threading
 import numpy as np
 from pipec.runtime.attach import Attachment, RowReader
 from pipec.runtime.blocks import view
+from pipec.runtime.consumer import Consumer
 from pipec.runtime.layout import Layout, plan_layout
 from pipec.runtime.memory import create, seal
 from pipec.runtime.messages import Channel
-from pipec.runtime.ring import Consumer, Writer
+from pipec.runtime.ring import Writer
 
 
 class Pair:
@@ -28,8 +29,9 @@ class Pair:
         self.attachment.ring_fd, self.attachment.data_fd = fd, data
         self.attachment.room_fd, self.attachment.heap_fd = room, heap
         self.reader = RowReader(self.attachment, self.layout, writable=writable, budget=budget)
-        self.writer.consumers.append(Consumer(self.attachment.control_fd, data))
+        self.writer.join(Consumer(self.attachment.control_fd, data))
         self.sink = self.writer.begin()
+        self.reader.place(0, 0)
         self.thread = None
         self.problem = None
 

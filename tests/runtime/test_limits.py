@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pipec.runtime import limits, memory, ring
+from pipec.runtime import limits, memory
+from pipec.runtime import part as parts
 from pipec.runtime.errors import DataError
 from pipec.runtime.layout import plan_layout
 from pipec.runtime.plan import Column
@@ -89,18 +90,18 @@ def test_a_ring_is_planned_within_the_limit(monkeypatch):
 
 def test_pages_that_cannot_be_had(monkeypatch):
     fd = memory.create("test", 64 << 20)
-    part = ring.Part(fd, 0, 64 << 20)
+    part = parts.Part(fd, 0, 64 << 20)
 
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ring, "reserve", refuse)
+    monkeypatch.setattr(parts, "reserve", refuse)
     with pytest.raises(DataError, match="E0809"):
         part.take_pages(5)
     monkeypatch.undo()
     part.take_pages(5)
     assert part.taken == memory.STEP and os.fstat(fd).st_blocks * 512 >= memory.STEP
-    monkeypatch.setattr(ring, "available", lambda: limits.Room(1 << 20, "free memory of this machine"))
+    monkeypatch.setattr(parts, "available", lambda: limits.Room(1 << 20, "free memory of this machine"))
     part.take_pages(memory.STEP)
     with pytest.raises(DataError, match="free memory of this machine"):
         part.take_pages(memory.STEP + 1)
@@ -115,7 +116,7 @@ def test_a_small_tmpfs_is_an_error_not_a_crash(tmp_path):
     try:
         fd = os.open(tmp_path / "ring", os.O_RDWR | os.O_CREAT)
         os.ftruncate(fd, 64 << 20)
-        part = ring.Part(fd, 0, 64 << 20)
+        part = parts.Part(fd, 0, 64 << 20)
         with pytest.raises(DataError, match="E0809"):
             part.take_pages(64 << 20)
         os.close(fd)

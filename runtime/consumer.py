@@ -1,0 +1,110 @@
+"""What the producer sees of one consumer: its control page, checked whenever it is read, and the eventfd that wakes it."""
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from .atomics import atomics
+from .layout import ENDS_READ, GENERATION, LOST, POSITION, RELEASED, TAKEN, WAITED, WANTED
+from .memory import PAGE
+from .memory import Mapping as Memory
+
+
+class BrokenConsumer(Exception):
+    """A consumer's control page holds what can't be."""
+
+
+@dataclass(frozen=True)
+class Began:
+    """A point of the stream: `row` is the first one of `epoch` (or of a run within it, from `next` and `skip` on)."""
+
+    epoch: int
+    row: int
+    next: int
+    skip: int
+    ends: int
+
+
+class Stream(Protocol):
+    """How far the rows and the epochs go that were published."""
+
+    head: int
+    ends: int
+
+
+class Consumer:
+    """One reader of the ring. `when_slow`: "wait" holds the others back, "drop" does so for a while, "skip" never does.
+
+    `place` sets where it reads from; until the consumer has taken that place (its page says so by the generation),
+    its released row is the place itself.
+    """
+
+    def __init__(self, control: int, data_fd: int, when_slow: str = "wait"):
+        self.page = Memory(control, 0, PAGE, double=False, write=False)
+        self.data_fd, self.when_slow = os.dup(data_fd), when_slow   # its own: engine threads may signal when others close
+        self.released = self.ends = self.generation = 0
+        self.began: Began | None = None                   # its place, the last it was given
+        self.active = True
+        self.waits = False                                # for the next epoch
+        self.blocked = 0.0                                # seconds for which it alone held the producer back
+        self.stalled: tuple[int, float] = (-1, 0.0)       # the row it stood at when it first did, and when
+        self.lock = threading.Lock()
+
+    def place(self, began: Began) -> None:
+        """It reads from this point on."""
+        with self.lock:
+            self.began, self.released, self.ends = began, began.row, began.ends
+            self.generation += 1
+            self.active, self.waits = True, False
+
+    def rest(self, waits: bool = False) -> None:
+        """It reads nothing from now on; `waits` for the next epoch."""
+        with self.lock:
+            self.active, self.waits = False, waits
+
+    def update(self, stream: Stream) -> None:
+        """Read the page again. Positions go up and never past the head, which may have moved on since."""
+        load, page = atomics().load, self.page.address
+        with self.lock:
+            if load(page + GENERATION) != self.generation:
+                return
+            released, ends_read = load(page + RELEASED), load(page + ENDS_READ)
+            if not (self.released <= released <= stream.head and self.ends <= ends_read <= stream.ends):
+                raise BrokenConsumer(f"row {released} released of {stream.head}, after {self.released}")
+            self.released, self.ends = released, ends_read
+
+    def stuck(self, head: int) -> bool:
+        """It waits for rows past the head, and holds none."""
+        load, page = atomics().load, self.page.address
+        wanted, position = load(page + WANTED), load(page + POSITION)
+        return wanted > head and load(page + RELEASED) == position
+
+    def ahead(self) -> int:
+        """How many rows from its oldest one on it waits for."""
+        wanted = atomics().load(self.page.address + WANTED)
+        return max(0, wanted - self.released)
+
+    def wants(self) -> int:
+        """The head it sleeps for, 0 where it doesn't."""
+        return atomics().load(self.page.address + WANTED)
+
+    def counts(self) -> tuple[int, int, int]:
+        """(nanoseconds waited, rows taken, rows lost), as the consumer tells them."""
+        load, page = atomics().load, self.page.address
+        return load(page + WAITED), load(page + TAKEN), load(page + LOST)
+
+    def stalls(self, row: int) -> float:
+        """Seconds since it first held the producer back at this row."""
+        now = time.monotonic()
+        if self.stalled[0] != row:
+            self.stalled = (row, now)
+        return now - self.stalled[1]
+
+    def signal(self) -> None:
+        os.eventfd_write(self.data_fd, 1)
+
+    def __del__(self) -> None:
+        os.close(self.data_fd)
