@@ -1,0 +1,170 @@
+"""CUDA texts: run on the host through g++ they give the bits of the reference and of machine code; nvcc takes them.
+
+Many kernels are one translation unit, and what g++ made of it is kept.
+"""
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from cuda_host import load, needs_compiler
+from graphs_by_hand import defined, run
+from hypothesis import HealthCheck, given, settings
+from pipec.compiler import native
+from pipec.compiler.check import check
+from pipec.compiler.compile import _with_kernels, lowered
+from pipec.compiler.emit_cuda import device_kernel
+from pipec.compiler.emit_numba import kernel_text
+from pipec.compiler.graph import node
+from pipec.dsl.types import I64, Type
+from pipec.kernels.ops import OPERATORS
+from pipec.kernels.scalar import SCALARS
+from pipec.runtime import objects
+from pipec.runtime.loader import Loader
+from pipec.runtime.plan import KernelText
+from programs import programs, write_data
+from running import assert_same, fields_of, run_interpreted, until_failure
+from test_loops import KERNELS, call, kernel
+from test_operators import CASES, EXTRA, WORDS, ap, build, field, index, operand, parse_head, same, values
+
+ORDERS = (False, True)   # threads one after the other, and backwards
+
+
+def built(table):
+    """How `graphs_by_hand.run` gets its kernels out of a table by text."""
+    return lambda kernels: {k.name: table[device_kernel(k).text] for k in kernels}
+
+
+class Collected(Exception):
+    """Ends a run at the point where its kernels are known."""
+
+
+@pytest.fixture(scope="module")
+def small():
+    made = {name: kernel(body) for name, body in KERNELS.items()}
+    host = [load([device_kernel(k) for k in made.values()], backwards=b) for b in ORDERS]
+    return {name: (k, [table[device_kernel(k).text] for table in host]) for name, k in made.items()}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KERNELS)
+def test_small_kernels(small, name):
+    made, host = small[name]
+    expected = call(objects.load(native.build([made]))["small"])
+    for run_it in host:
+        assert call(run_it) == expected
+
+
+# --- scalar functions -------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i64"])
+def test_scalar_functions(dtype):
+    """Each over numbers of all kinds, infinite ones and NaN among them."""
+    xs = [values(dtype), np.roll(values(dtype), 7), np.roll(values(dtype), 19)]
+    record = dict(zip("xyz", xs))
+    outputs = {name: over(name, [field(f, dtype, len(xs[0])) for f in "xyz"[: s.arity]], len(xs[0]))
+               for name, s in SCALARS.items() if fits(name, s, dtype)}
+    assert len(outputs) > (30 if dtype[0] == "f" else 12)
+    reference = defined(outputs, [record])[0]
+    made = run(outputs, [record], how=lambda kernels: built(load(list(map(device_kernel, kernels))))(kernels))[0]
+    for name in outputs:
+        same(made[name], reference[name], name)
+
+
+def fits(name, scalar, dtype):
+    may_fail = dtype == "i64" and name in ("floordiv", "mod", "pow", "shift_left", "shift_right", "clamp")
+    return not may_fail and scalar.operands in ("any", "num", "float" if dtype[0] == "f" else "int")
+
+
+def over(name, fields, count):
+    return build((count,), lambda i: ap(name, *(index(f, i) for f in fields)))
+
+
+# --- operators --------------------------------------------------------------------------------------
+
+
+def case(name, k):
+    """Outputs and record of one example of an operator."""
+    op = OPERATORS[name]
+    args, _ = [*op.examples, *EXTRA.get(name, ())][k]
+    result = np.asarray(op.ref(*args))
+    nodes, record = [], {}
+    for i, (formal, value) in enumerate(zip(parse_head(op.head).formals, args)):
+        made, held = operand(f"a{i}", formal, value)
+        nodes.append(made)
+        if held is not None:
+            record[f"a{i}"] = held
+    type_ = Type(WORDS[result.dtype], tuple(result.shape)) if result.shape else I64
+    return {name: node("call", *nodes, type=type_, op=name)}, record
+
+
+@pytest.fixture(scope="module")
+def operators():
+    found = []
+
+    def collect(kernels):
+        found.extend(map(device_kernel, kernels))
+        raise Collected
+
+    for name, k in CASES:
+        with pytest.raises(Collected):
+            outputs, record = case(name, k)
+            run(outputs, [record], how=collect)
+    return [load(found, backwards=b) for b in ORDERS]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name, k", CASES)
+def test_operators(operators, name, k):
+    outputs, record = case(name, k)
+    reference = defined(outputs, [record])[0]
+    for table in operators:
+        made = run(outputs, [record], how=built(table))[0]
+        same(made[name], reference[name], name)
+
+
+# --- generated programs -----------------------------------------------------------------------------
+
+EXAMPLES = int(os.environ.get("PIPEC_GENERATED_CUDA", "30"))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    """Checked programs with what each is compiled to, all kernels in one translation unit."""
+    path = tmp_path_factory.mktemp("generated") / "d.npz"
+    write_data(str(path))
+    texts = []
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
+              suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(text=programs())
+    def draw(text):
+        texts.append(text)
+
+    draw()
+    checked = [check("p.pipe", text=text.replace("{data}", str(path)), run="p") for text in texts]
+    compiled = [(program, lowered(program)) for program in checked]
+    table = load([device_kernel(k) for _, c in compiled for k in c.kernels])
+    return [(program, c, {k.name: table[device_kernel(k).text] for k in c.kernels}) for program, c in compiled]
+
+
+@needs_compiler
+def test_generated_programs(generated, monkeypatch):
+    """Whole programs whose kernels all are CUDA texts on the host: the loader finds them where it looks for machine code."""
+    spread = 0
+    for program, compiled, host in generated:
+        texts = []
+        for k in compiled.kernels:
+            text = kernel_text(k)
+            monkeypatch.setitem(objects._linked, objects.key_of(text), (None, host[k.name]))
+            texts.append(KernelText(k.name, text, objects.key_of(text)))
+            spread += "all" in dict(map(reversed, host[k.name].kernel.launches))
+        reference, failed = run_interpreted(program)
+        with Loader(_with_kernels(compiled.plan, texts), as_="numpy", workers="threads", threads=1) as loader:
+            got, code = until_failure(fields_of(batch) for batch in loader)
+        assert code == failed
+        assert_same(got, reference)
+    assert spread > EXAMPLES // 3
