@@ -55,7 +55,7 @@ SPECS: dict[str, Spec] = {
     "shard": _spec("shard()", "deals out files to ranks instead of positions"),
     "skip_bad": _spec("skip_bad(at_most=0.001)", "leaves out records that can't be read", Formal("at_most", "fraction", True)),
     "balance": _spec("balance(label)", "gives every value of a field equally often", Formal("field", "field", True, False)),
-    "share": _spec("share()", "lines above run once for all trainers, lines below in each"),
+    "share": _spec("share()", "lines above run once for all trainers, lines below in each", Formal("end", "text")),
     "check": _spec("check(label < 1000)", "calls a record bad where the condition is false",
                    Formal("condition", "condition", True, False)),
     "each": _spec("each(boxes, classes)", "makes a record of every place of a field's first dimension"),

@@ -39,7 +39,7 @@ Streams (the first args are streams, then values of the frame before them):
     mix      streams…                   names, weights, until
     zip      streams…                   names
     sample   stream, other              name, path, times
-    share    stream
+    share    stream                     end
     emit     stream                     names
 """
 from __future__ import annotations

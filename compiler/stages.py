@@ -55,7 +55,8 @@ zip       streams…                  names     fields of stream k are names[k] 
 sample    stream, other             name      fields of `stream`, then name + "." + field of a record of `other` chosen
                                     path      uniformly by the draw `path`; times: 0, or the number of independent
                                     times     choices, then a first dim `times` and index k joins the path
-share     stream
+share     stream                    end       what data-parallel ranks do with the rows at an epoch's end that aren't
+                                              enough for all: "drop" | "pad" | "uneven", "" = not said
 emit      stream                    names     what leaves, in order; args[0] is a map with just these names
 """
 from __future__ import annotations
@@ -327,6 +328,11 @@ class Stages:
             return frame
         text = self.texts[call.span.file]
         remove = (Fix("leave it out", (Edit(whole_lines(text, call.span), ""),)),)
+        end = given.get("end", "")
+        if end not in ("", "drop", "pad", "uneven"):
+            self.reader.bad(given.spans["end"], '`end` of `share` is "drop", "pad" or "uneven"', "", (
+                "what ranks do with the last records, where there aren't equally many for all",))
+            return frame
         first = frame.passed("share")
         if first is not None:
             self.problem("E0710", "`share` may stand only once", call.span, "a second time",
@@ -336,7 +342,7 @@ class Stages:
             self.problem("E0711", "`share` may stand only in the pipeline that is run", call.span,
                          "this pipeline is read by another", (), (), remove)
             return frame
-        made = replace(frame, stream=self._node(frame, call))
+        made = replace(frame, stream=self._node(frame, call, end=end))
         made.scope.below_share = True
         return made
 

@@ -37,11 +37,19 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where to resume after a batch; `records` were delivered by it. Where `Below.replays`, `skip` counts batches."""
+    """Where to resume after a batch; `records` were delivered by it. Where `Below.replays`, `skip` counts batches.
+
+    `part`: that many micro-batches were delivered of the batch that begins here. `ids` u64[records]: the records' ids,
+    None where a batch isn't made of the ring's rows. `valid` bool[records]: False for records that only fill up the
+    last batch of a rank; None where there are none.
+    """
 
     next: int
     skip: int
     records: int
+    part: int = 0
+    ids: NDArray[np.uint64] | None = None
+    valid: NDArray[np.bool_] | None = None
 
 
 class Below:
@@ -97,7 +105,7 @@ class Below:
         for later in self.later:
             rows = functools.partial(later.run, rows)
         for done, row in enumerate(rows(), 1):
-            yield row.fields, Progress(0, done, 1) if self.replays else Progress(row.next, row.skip, 1)
+            yield row.fields, _progress(row, done if self.replays else None)
 
     def _stacked(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
         batch = self.later[0]
@@ -106,7 +114,8 @@ class Below:
         while (rows := reader.take(n)) is not None:
             if rows.count < n and whole:
                 continue
-            progress = Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count)
+            progress = Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count,
+                                ids=rows.fields["_id"], valid=rows.fields.get("_valid"))
             fields = self._record_program(rows)
             row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip, rows.count)
             for later in self.later:
@@ -136,6 +145,14 @@ class Below:
         return {name: _output(runner, frames, made, slot, rows, program) for name, slot in program.outputs}
 
 
+def _progress(row: Row, replayed: int | None) -> Progress:
+    """`replayed`: batches so far, where a position doesn't tell where to resume."""
+    ids = [row.id] if row.count == 1 and row.ids is None else row.ids
+    valid = np.arange(row.count) < row.count - row.pads if row.pads else None
+    at = (row.next, row.skip) if replayed is None else (0, replayed)
+    return Progress(*at, 1, ids=None if ids is None else np.array(ids, np.uint64), valid=valid)
+
+
 def _empty(slot: Slot, count: int) -> NDArray[Any]:
     return np.empty((count, *[int(d or 0) for d in slot.dims]), DTYPES[slot.dtype])
 
@@ -153,6 +170,7 @@ def _output(runner: Any, frames: Any, made: Mapping[str, NDArray[Any]], slot: st
 
 def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
     while (rows := reader.take(64)) is not None:
+        valid = rows.fields.get("_valid")
         for i in range(rows.count):
             fields = {}
             for name in names:
@@ -160,7 +178,9 @@ def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
                 mask = rows.fields.get(name + "?")
                 values = objects(value) if isinstance(value, bytes | str | None) else np.asarray(value)
                 fields[name] = value if mask is None else Gaps(values, np.asarray(mask[i]))
-            yield Row(fields, *(int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count")))
+            row = Row(fields, *(int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count")))
+            row.pads = 0 if valid is None or valid[i] else row.count
+            yield row
 
 
 

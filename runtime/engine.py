@@ -21,6 +21,7 @@ from .held import Gaps, Target
 from .inputs import keeps_all
 from .order import FOREVER
 from .plan import Column, Plan
+from .ranks import Deal, Picks
 from .streams import Stats, Stream, Threads
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 32, 1 << 18   # of rows put together one by one
@@ -49,9 +50,10 @@ class Stopped(Exception):
 class Engine:
     """Runs `plan.above`. One run at a time."""
 
-    def __init__(self, plan: Plan, threads: int, kernels: Mapping[str, Kernel], allow_extern: bool = False):
-        """Opens the sources; raises DataError where one can't be read."""
-        self.plan = plan
+    def __init__(self, plan: Plan, threads: int, kernels: Mapping[str, Kernel], allow_extern: bool = False,
+                 deal: Deal | None = None):
+        """Opens the sources; raises DataError where one can't be read. `deal`: run only one rank's records."""
+        self.plan, self.deal = plan, deal
         self.rows = (*plan.rows, *HIDDEN)
         self.stats = Stats()
         self.threads = Threads(threads)
@@ -83,6 +85,9 @@ class Engine:
         self.stream.start_epoch(epoch)
         self.stats.positions = self.stream.feed.length if self.stream.feed is not None else 0
         self.stats.bad_counts[epoch] = 0
+        if self.deal is not None and self.stream.feed is not None:   # `ranks.check_own` has seen that there is one
+            self.stream.feed.picked = Picks(self.deal, start, self.stream.feed.length)
+            start = 0
         try:
             if self.in_place and skip == 0:
                 self._run_in_place(start, sink)
@@ -106,8 +111,9 @@ class Engine:
 
         def tasks() -> Iterator[tuple[Reservation | None, Callable[[], Chunk]]]:
             step = self.stream.chunk()
-            for first in range(start, feed.length, step):
-                count = min(step, feed.length - first)
+            length = feed.length if feed.picked is None else feed.picked.length
+            for first in range(start, length, step):
+                count = min(step, length - first)
                 room = sink.reserve(count)
                 if room is None:
                     raise Stopped
@@ -190,7 +196,7 @@ def _row_bytes(column: Column) -> int:
 def _write_hidden(room: Reservation, chunk: Chunk) -> None:
     if len(chunk.kept):
         count = len(chunk.kept)
-        _write_numbers(room, chunk.ids[chunk.kept], chunk.positions[chunk.kept] + 1, [0] * count, [1] * count)
+        _write_numbers(room, chunk.ids[chunk.kept], chunk.nexts[chunk.kept], [0] * count, [1] * count)
 
 
 def _write_numbers(room: Reservation, *numbers: Any) -> None:

@@ -29,6 +29,16 @@ Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 
+class Picked(Protocol):
+    """Some positions of an epoch, by their numbers: those of one rank, see `ranks.Picks`."""
+
+    length: int
+
+    def positions(self, first: int, count: int) -> Ints: ...
+
+    def nexts(self, first: int, count: int) -> Ints: ...
+
+
 class Input(Protocol):
     """What a feed's program reads. `turn` counts how often a `mix` or `zip` has begun these records again."""
 
@@ -74,6 +84,7 @@ class Chunk:
     """What became of some positions: rows of those that stay (or only their count, if written in place)."""
 
     positions: Ints
+    nexts: Ints                # where to resume after each
     passed: Ints               # requirements that held, per position
     kept: Ints                 # places in `positions` of the records that stay, rising
     ids: Words
@@ -96,12 +107,13 @@ class Feed:
         self.marks = source.marks or any(o.op != "shard" for o in segment.orders)
         self.epoch = -1
         self.orders: dict[int, orders.Order] = {}
+        self.picked: Picked | None = None   # set after `start_epoch` where only some positions are run
 
     def start_epoch(self, epoch: int) -> None:
         """Called before any chunk of that epoch runs, with no chunk running."""
         self.epoch = epoch
         self.input.start_epoch(epoch)
-        self.orders = {}
+        self.orders, self.picked = {}, None
         keys = [draw_key(self.seed, path, epoch) for path in self.segment.program.draws]
         runners = []
         while not self.idle.empty():
@@ -180,18 +192,23 @@ class Feed:
         return runner, frames
 
     def run(self, first: int, count: int, targets: Mapping[str, Target] | None = None, turn: int = 0) -> Chunk:
-        """Run positions `first` … `first + count - 1`; with `targets` (field → place) rows are written there.
+        """Run positions `first` … `first + count - 1` (of those `picked`); with `targets` (field → place) rows are written
+        there.
 
         Rows that stay are moved to the front of the targets.
         """
-        positions = np.arange(first, first + count)
+        if self.picked is None:
+            positions = np.arange(first, first + count)
+            nexts = positions + 1
+        else:
+            positions, nexts = self.picked.positions(first, count), self.picked.nexts(first, count)
         with ExitStack() as held:
             runner, frames = self.frames(positions, turn, held, targets)
             kept = frames.alive()
-            chunk = Chunk(positions, frames.passed, kept, frames.ids, sorted(frames.failures, key=lambda f: f.frame))
+            chunk = Chunk(positions, nexts, frames.passed, kept, frames.ids, sorted(frames.failures, key=lambda f: f.frame))
             if targets is None:
                 chunk.rows = [Row(fields_of(runner, frames, self.segment.program, int(r)), int(frames.ids[r]),
-                                  int(positions[r]) + 1, count=int(frames.counts[r])) for r in kept]
+                                  int(nexts[r]), count=int(frames.counts[r])) for r in kept]
             else:
                 _finish(frames, self.slots, targets, kept)
         return chunk

@@ -18,13 +18,18 @@ from .texts import objects
 
 @dataclass
 class Row:
-    """A record, or a batch of `count`. A run resumed at position `next`, leaving out `skip` rows, goes on right after it."""
+    """A record, or a batch of `count`. A run resumed at position `next`, leaving out `skip` rows, goes on right after it.
+
+    `ids`: of the records in a batch of single records. `pads`: of the `count`, that many at the end only fill up.
+    """
 
     fields: dict[str, Any]
     id: int
     next: int
     skip: int = 0
     count: int = 1
+    ids: list[int] | None = None
+    pads: int = 0
 
 
 def each(row: Row, names: Sequence[str]) -> Iterator[Row]:
@@ -134,7 +139,9 @@ def _pad(values: list[Any], places: int) -> Gaps:
 
 def batch_row(rows: Sequence[Row], padded: Collection[str], names: Collection[str], places: int = 0) -> Row:
     """A batch of the fields `names` as a row: its id is that of its first record, it ends where its last one ends."""
-    return Row(stack(rows, padded, names, places), rows[0].id, rows[-1].next, rows[-1].skip, len(rows))
+    ids = [r.id for r in rows] if all(r.count == 1 for r in rows) else None
+    return Row(stack(rows, padded, names, places), rows[0].id, rows[-1].next, rows[-1].skip, len(rows), ids,
+               sum(r.pads > 0 for r in rows))
 
 
 def numbers_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> BatchRule:

@@ -200,7 +200,7 @@ class Later:
         """Run the program on one frame: the row it leaves (None if `where` drops it), requirements that held."""
         if self.identity:
             return Row({name: row.fields[_field(slot)] for name, slot in self.segment.program.outputs},
-                       row.id, row.next, row.skip, row.count), 0
+                       row.id, row.next, row.skip, row.count, row.ids, row.pads), 0
         frames = self.runner.frames(1, np.array([row.id], np.uint64), np.array([row.count], np.int64))
         for name, slot in self.segment.program.inputs:
             self.runner.give(frames, slot, [row.fields[name]])
@@ -209,7 +209,8 @@ class Later:
         passed = int(frames.passed[0])
         if frames.status[0] != 0:
             return None, passed
-        return Row(fields_of(self.runner, frames, self.segment.program, 0), row.id, row.next, row.skip, row.count), passed
+        fields = fields_of(self.runner, frames, self.segment.program, 0)
+        return Row(fields, row.id, row.next, row.skip, row.count, row.ids, row.pads), passed
 
     def _fail(self, frames: Frames, row: Row) -> None:
         if frames.failures:

@@ -179,7 +179,7 @@ class Stream:
     def _fed(self, start: int, turn: int) -> Iterator[Row]:
         feed, judge = self.feed, self.judge
         assert feed is not None and judge is not None
-        step, length = self.chunk(), feed.order(turn).length
+        step, length = self.chunk(), feed.order(turn).length if feed.picked is None else feed.picked.length
         tasks = ((None, partial(feed.run, f, min(step, length - f), None, turn)) for f in range(start, length, step))
         takes = Takes(feed.segment)
         for _, chunk in self.threads.in_order(tasks):
