@@ -135,7 +135,9 @@ class _Lowering:
     def below(self, parts: Cut) -> tuple[plans.Segment, ...]:
         """The consumer's segments: what reads the ring comes first."""
         listed = list(parts.below)
-        first = plans.Start("ring")
+        share = next((p.start for p in listed if p.kind == "share"), None)
+        told = share is not None and bool(share.get("end"))
+        first = plans.Start("ring", {"end": share["end"], "span": self._span(share)} if share is not None and told else {})
         if listed and listed[0].kind == "share":
             piece = listed.pop(0)
             opened = self.segment("below0", piece)
