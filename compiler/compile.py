@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dsl.problems import PipeError, Problem, Span
 from ..dsl.types import Type
@@ -17,6 +17,9 @@ from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program, node, walk
 from .loops import Kernel
+
+if TYPE_CHECKING:
+    from .lower import Told
 
 Spans = dict[Node, tuple[Span, ...]]
 Pass = Callable[[Node, Spans], Node]
@@ -61,10 +64,13 @@ def delivered(emit: Node) -> tuple[tuple[str, str, bool, int], ...]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan without machine code, and the kernels it needs."""
+    """A plan without machine code, and the kernels it needs; `emit` after the passes, and for each frame (`above0` …) what
+    its steps compute."""
 
     plan: Plan
     kernels: tuple[Kernel, ...]
+    program: Program
+    told: dict[str, Told]
 
 
 def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
@@ -75,7 +81,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     emit = transformed(program.emit, without, spans=spans)
     _carry_stages(program.emit, emit, spans)
     parts = cut(emit)
-    lowering = _Lowering(replace(program, spans=spans))
+    lowering = _Lowering(replace(program, emit=emit, spans=spans))
     above = lowering.chain("above", parts.above)
     below = lowering.below(parts)
     params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
@@ -85,7 +91,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
         name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
         texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest())
-    return Compiled(plan, tuple(lowering.kernels))
+    return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told)
 
 
 def _carry_stages(before: Node, after: Node, spans: Spans) -> None:
@@ -109,11 +115,14 @@ class _Lowering:
     def __init__(self, program: Program):
         self.program = program
         self.kernels: list[Kernel] = []
+        self.told: dict[str, Told] = {}
 
     def segment(self, name: str, piece: Piece) -> plans.Segment:
         requires = [(s.op, s.args[1]) for s in piece.stages if s.op in ("where", "check")]
+        program = self._frame(name, piece.outputs, requires)
+        self.told[name].start, self.told[name].stages = piece.start, piece.stages
         return plans.Segment(
-            start=self._start(name, piece), program=self._frame(name, piece.outputs, requires),
+            start=self._start(name, piece), program=program,
             orders=tuple(_order(s) for s in piece.stages
                          if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
             takes=tuple((_before(s, piece), _int(s.args[1])) for s in piece.stages if s.op == "take" and not _early(s, piece)),
@@ -148,10 +157,11 @@ class _Lowering:
         return (head, *(self.segment(f"below{i}", p) for i, p in enumerate(listed, 1)))
 
     def _frame(self, name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]]) -> plans.Program:
-        from .lower import Unsupported, lower_frame
+        from .lower import Told, Unsupported, lower_frame
 
+        told = self.told[name] = Told()
         try:
-            program, kernels = lower_frame(name, outputs, requires, self.program.spans)
+            program, kernels = lower_frame(name, outputs, requires, self.program.spans, told)
         except Unsupported as u:
             raise self._not_yet(u.node, u.title, "`pipec run --interpret` runs it, slowly") from None
         self.kernels += kernels

@@ -35,19 +35,34 @@ def nothing(type: Type) -> Node:
     return const("" if type.dtype in OBJECTS else False if type.dtype == "bool" else 0.0 if type.dtype in FLOATS else 0, type)
 
 
+@dataclass
+class Told:
+    """What became of a frame, for people: its outputs and conditions, and the nodes that each step computes; the stages
+    that it was made of, where there are any."""
+
+    outputs: dict[str, Node] = field(default_factory=dict)
+    conditions: tuple[Node, ...] = ()
+    steps: dict[int, tuple[Node, ...]] = field(default_factory=dict)
+    start: Node | None = None
+    stages: tuple[Node, ...] = ()
+
+
 def lower_frame(
-    name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]], spans: Spans
+    name: str, outputs: dict[str, Node], requires: list[tuple[str, Node]], spans: Spans, told: Told | None = None
 ) -> tuple[plan.Program, list[Kernel]]:
     """The program of one frame. `requires`: ("where" | "check", condition) in program order.
 
-    Inputs are the `field` nodes met, as slots `field.NAME`.
+    Inputs are the `field` nodes met, as slots `field.NAME`. `told` is filled.
     """
     outputs = {name: lifted(n) for name, n in outputs.items()}
     requires = [(kind, lifted(c)) for kind, c in requires]
     frame = _Frame(name, spans, [*([c] for _, c in requires), list(outputs.values())])
     for number, (kind, condition) in enumerate(requires):
         frame.require(number, kind, condition)
-    return frame.finish(outputs), frame.kernels
+    program = frame.finish(outputs)
+    if told is not None:
+        told.outputs, told.conditions, told.steps = outputs, tuple(c for _, c in requires), frame.told
+    return program, frame.kernels
 
 
 def is_library(n: Node) -> bool:
@@ -126,7 +141,8 @@ class _Frame:
         self.stack = ExitStack()
         self.made: dict[Node, str] = {}              # by the open kernel
         self.partly: list[str] = []                  # by the open kernel, in some frames only
-        self.after: list[plan.Step] = []             # what must follow the open kernel
+        self.after: list[tuple[plan.Step, Node]] = []     # what must follow the open kernel, and its condition
+        self.told: dict[int, tuple[Node, ...]] = {}  # of each step
 
     # --- slots ---
 
@@ -226,10 +242,15 @@ class _Frame:
             self.kernels.append(kernel)
             args = tuple(plan.Arg(a.kind, a.slot, a.axis, a.writes) for a in kernel.arguments)
             self.given(kernel)
-            self.steps.append(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly)))
-        self.steps.extend(self.after)
+            self.step(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly)), *self.open.met)
+        for step, condition in self.after:
+            self.step(step, condition)
         self.lying |= self.made
         self.open, self.made, self.partly, self.after = None, {}, [], []
+
+    def step(self, step: plan.Step, *nodes: Node) -> None:
+        self.told[len(self.steps)] = nodes
+        self.steps.append(step)
 
     def given(self, kernel: Kernel) -> None:
         """Slots that the runtime fills by their names."""
@@ -249,7 +270,7 @@ class _Frame:
         slot = self.where_it_lies(condition) or self.compute(condition, f"{kind}{number}")
         low = self.kernel()
         self.stack.enter_context(low.branch(low.expr(condition)))
-        self.after.append(plan.Require(slot, kind, site))
+        self.after.append((plan.Require(slot, kind, site), condition))
 
     def finish(self, outputs: dict[str, Node]) -> plan.Program:
         self.run_calls(list(outputs.values()))
@@ -283,7 +304,8 @@ class _Frame:
                 asked.pop(ready[0])
             makers = [self.each_step(c, asked) if c.get("ids") else self.call_step(c, asked) for c in ready]
             self.close()
-            self.steps.extend(make() for make in makers)
+            for c, make in zip(ready, makers, strict=True):
+                self.step(make(), c)
             waiting = [c for c in waiting if c not in ready]
 
     def conditions(self, goals: list[Node]) -> dict[Node, Node]:

@@ -6,7 +6,7 @@ value that can fail (or costs much) never leaves the `If` it stands under.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,7 @@ class Lowering:
         self.frames = [Frame(self.k.body)]
         self.arguments: list[Argument] = []
         self.places: dict[tuple[str, str, int], str] = {}   # (kind, slot, axis) → name of the argument
+        self.met: dict[Node, None] = {}                     # every node that the kernel computes
 
     # --- arguments ---
 
@@ -180,6 +181,7 @@ class Lowering:
                 if frame is not self.frames[-1] or self.facts.cost(n) > WORTH_KEEPING:
                     frame.scalars[n] = self.kept(frame, frame.scalars[n])
                 return frame.scalars[n]
+        self.met[n] = None
         home, knower, guard = self.home(n)
         with self.inside(home):
             made = self.compute(n) if guard is None else self.either(guard, n, lambda: self.compute(n))
@@ -383,6 +385,7 @@ class Lowering:
 
     def write(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
         """Fill the part of `out` at indexes `before` with the tensor (or scalar) `n`."""
+        self.met[n] = None
         if n.type.is_scalar and n.op not in ("call", "part"):
             self.put(out, before, self.scalar(n))
         elif n.op == "build":
@@ -416,13 +419,19 @@ class Lowering:
         if isinstance(c, Const):
             return self.write(then if c.value else other, out, before)
         first, second = (self.facts.needed(s) for s in sides)
-        for t in first:   # made once, not in each side
-            if t in second and not self.facts.fails(t) and not self.facts.free(t) & set(n["ids"]):
+        shared = [t for t in first if t in second and not self.facts.free(t) & set(n["ids"])]   # made once, not in each side
+        runs: Expr | None = None
+        for extent in n.args[1:] if any(map(self.facts.fails, shared)) else ():   # of an empty build nothing may fail
+            e = self.expr(extent)
+            if not (isinstance(e, Const) and e.value > 0):
+                runs = e > 0 if runs is None else runs & (e > 0)
+        with nullcontext() if runs is None else self.branch(self.local(runs)):
+            for t in shared:
                 self.tensor(t)
-        with self.branch(self.local(c)):
-            self.write(then, out, before)
-        with self.other_branch():
-            self.write(other, out, before)
+            with self.branch(self.local(c)):
+                self.write(then, out, before)
+            with self.other_branch():
+                self.write(other, out, before)
 
     def write_whole(self, n: Node, out: Tensor) -> None:
         if n.op == "draw":

@@ -1,0 +1,207 @@
+"""What a kernel costs, estimated: loop IR and sizes go in, nanoseconds and bytes of one record come out.
+
+A model for comparing plans, not a promise: sizes that nobody knows before the data are assumed, and an element of a
+loop that becomes vector code counts an eighth. `pipec explain --measure` shows how far off it is.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..kernels.ops import OPERATORS
+from ..kernels.scalar import SCALARS
+from ..runtime.plan import Program, Slot
+from .emit_numba import walk
+from .loops import Alloc, Apply, Cast, Const, Expr, Fail, For, If, Kernel, Let, Load, Select, Set, Stmt, Store, Var
+
+OPERATION = 0.25       # ns of an addition in scalar code
+VECTOR = 8.0           # elements that vector code computes at once
+RECORD = 60.0          # ns of one record in a kernel's loop over records
+CALL = 12_000.0        # ns of a library call of which nothing is known, Python around it included
+FUNCTION = 100_000.0   # ns of a user's function
+BYTE = 0.06            # ns of a byte that goes through memory
+ASSUMED = {"u8": (375, 500, 3)}   # dims of an image that nobody knows before it is read
+UNKNOWN = 256          # any other size that only the data tells
+LENGTH = {"bytes": 100_000, "text": 24, "path": 64}
+WIDTH = {"u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f16": 2, "bf16": 2, "u32": 4, "i32": 4, "f32": 4}
+
+
+def width(dtype: str) -> int:
+    """Bytes of an element in memory."""
+    return WIDTH.get(dtype, 8)
+
+
+@dataclass
+class Sizes:
+    """Dims of slots: what the plan says, what was `seen` when it ran, or what is assumed."""
+
+    program: Program
+    seen: Mapping[str, float] = field(default_factory=dict)   # bytes of a slot per record
+
+    def __post_init__(self) -> None:
+        self.slots = {s.name: s for s in self.program.slots}
+
+    def dims(self, name: str) -> tuple[float, ...]:
+        slot = self.slots[name]
+        unknown = [k for k, d in enumerate(slot.dims) if d is None]
+        if not unknown:
+            return tuple(float(d or 0) for d in slot.dims)
+        if name in self.seen:
+            known = math.prod(d for d in slot.dims if d is not None) * width(slot.dtype)
+            each = (max(1.0, self.seen[name]) / max(1, known)) ** (1 / len(unknown))
+            return tuple(each if d is None else float(d) for d in slot.dims)
+        image = ASSUMED.get(slot.dtype, ())
+        guess = image if len(image) == len(slot.dims) else (UNKNOWN,) * len(slot.dims)
+        return tuple(float(g if d is None else d) for g, d in zip(guess, slot.dims, strict=True))
+
+    def bytes(self, name: str) -> float:
+        """Bytes of a slot in one record."""
+        if name in self.seen:
+            return self.seen[name]
+        slot = self.slots[name]
+        each = LENGTH.get(slot.dtype, width(slot.dtype)) + (1 if slot.missing else 0)
+        return math.prod(self.dims(name)) * each
+
+    def assumed(self, name: str) -> bool:
+        slot = self.slots.get(name)
+        return slot is not None and name not in self.seen and (None in slot.dims or slot.dtype in LENGTH)
+
+
+def kernel_ns(kernel: Kernel, sizes: Sizes) -> float:
+    """Nanoseconds of one record."""
+    known: dict[str, float] = {}
+    for a in kernel.arguments:
+        if a.kind == "size" and not a.writes:
+            known[a.name] = sizes.dims(a.slot)[a.axis]
+    return RECORD + _Counter(known).body(kernel.body)
+
+
+class _Counter:
+    def __init__(self, known: dict[str, float]):
+        self.known = known
+
+    def body(self, body: Sequence[Stmt]) -> float:
+        return sum(map(self.statement, body))
+
+    def statement(self, s: Stmt) -> float:
+        match s:
+            case For():
+                return self.loop(s)
+            case Let(var=var, value=value) | Set(var=var, value=value):
+                found = self.value(value)
+                if found is not None:
+                    self.known[var] = found
+                return OPERATION * self.work(value)
+            case Store(index=index, value=value):
+                return OPERATION * (1 + self.work(index) / 4 + self.work(value))
+            case If(condition=condition, then=then, other=other):
+                sides = [self.body(b) for b in (then, other)] if other else [self.body(then)]
+                return OPERATION * (1 + self.work(condition)) + sum(sides) / max(1, len(sides))
+            case Alloc(count=count):
+                return 5 * OPERATION + OPERATION * self.work(count)
+            case Fail():
+                return 0.0
+        raise TypeError(f"no cost of {s}")
+
+    def loop(self, s: For) -> float:
+        start, stop = self.value(s.start), self.value(s.stop)
+        trips = max(0.0, (8.0 if stop is None else stop) - (start or 0.0)) if start is not None or stop is None else stop or 8.0
+        self.known[s.var] = (start or 0.0) + trips / 2
+        inner = self.body(s.body)
+        if vectors(s):
+            inner /= VECTOR
+        return trips * (inner + (0 if vectors(s) else OPERATION)) + OPERATION
+
+    def value(self, e: Expr) -> float | None:
+        """About the value of a number, where it can be told."""
+        match e:
+            case Const(value=value):
+                return float(value) if isinstance(value, int | float) else None
+            case Var(name=name):
+                return self.known.get(name)
+            case Cast(value=inner):
+                return self.value(inner)
+            case Select(then=then, other=other):
+                a, b = self.value(then), self.value(other)
+                return b if a is None else a if b is None else (a + b) / 2
+            case Apply(fn=fn, args=args):
+                found = [self.value(a) for a in args]
+                given = [v for v in found if v is not None]
+                if fn in ("min", "max", "clamp") and given:   # of what is known
+                    return min(given) if fn == "min" else max(given) if fn == "max" else given[0]
+                if len(given) == len(found):
+                    return _applied(fn, given)
+        return None
+
+    def work(self, e: Expr) -> float:
+        """Operations of an expression; a subexpression that stands twice is computed once."""
+        seen: set[int] = set()
+
+        def count(x: Expr) -> float:
+            if id(x) in seen:
+                return 0.0
+            seen.add(id(x))
+            match x:
+                case Load(index=index):
+                    return 1.0 + count(index) / 4
+                case Apply(fn=fn, args=args):
+                    scalar = SCALARS.get(fn)
+                    own = scalar.cost if scalar is not None else 60.0 if fn == "philox" else 1.0
+                    return own + sum(map(count, args))
+                case Cast(value=value, dtype=dtype, mode=mode):
+                    half = "f16" in (dtype, value.dtype) or "bf16" in (dtype, value.dtype)
+                    return (6.0 if half or mode == "round" else 1.0) + count(value)
+                case Select(condition=condition, then=then, other=other):
+                    return 1.0 + count(condition) + count(then) + count(other)
+            return 0.0
+
+        return count(e)
+
+
+def vectors(loop: For) -> bool:
+    """Does a loop look as if it became vector code: nothing in it branches, and stores go to consecutive places."""
+    for s in walk(loop.body):
+        if isinstance(s, For | If | Alloc | Fail | Set):
+            return False
+        if isinstance(s, Store) and not _follows(s.index, loop.var):
+            return False
+    return True
+
+
+def _follows(index: Expr, var: str) -> bool:
+    """Is this a sum of the loop's variable and what it doesn't change (as far as one can see)."""
+    match index:
+        case Var(name=name):
+            return name == var
+        case Apply(fn="add", args=(a, b)):
+            return _follows(a, var) or _follows(b, var)
+    return False
+
+
+def _applied(fn: str, args: list[float]) -> float | None:
+    a, b = (*args, 0.0, 0.0)[:2]
+    match fn:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "div" | "floordiv":
+            return a / b if b else None
+        case "neg":
+            return -a
+        case "floor" | "ceil" | "round" | "trunc" | "rint":
+            return a
+    return None
+
+
+def call_ns(op: str, sizes: Sequence[tuple[float, ...]], result: Sequence[tuple[float, ...]]) -> float:
+    """Nanoseconds of one library call: the operator's own `cost` of its arguments' and results' dims where it has one."""
+    cost: Callable[..., float] | None = OPERATORS[op].cost
+    return CALL if cost is None else float(cost(tuple(sizes), tuple(result)))
+
+
+def is_slot_of_data(slot: Slot) -> bool:
+    return not slot.name.startswith(("@", "param.", "const"))
