@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
+from . import jpeg
 from .imagefile import Header, article, bad, ends_early, jpeg_scans_complete, read_header, sniff
 from .ops import BadRecord, op
 
@@ -61,45 +61,41 @@ def _limit(kind: str, width: int, height: int, max_pixels: int) -> None:
 # --- JPEG ---------------------------------------------------------------------------------------
 
 
-def _jpeg_decode(data: bytes, space: str, buffer: np.ndarray | None, strict: bool) -> Any:
-    try:
-        return simplejpeg.decode_jpeg(data, space, buffer=buffer, strict=strict)
-    except (ValueError, MemoryError, TypeError) as e:
-        raise bad("this JPEG can't be decoded", str(e)[:120]) from None
-
-
 def _require_whole(data: bytes, header: Header) -> None:
     """A JPEG without its end marker is whole only if, the marker added, not one of its bits is missing."""
     if header.whole:
         return
     try:
-        _jpeg_decode(data + b"\xff\xd9", "CMYK" if header.channels == 4 else "GRAY", None, strict=True)
+        jpeg.whole_into(data + b"\xff\xd9", 1, None, True, "CMYK" if header.channels == 4 else "GRAY")
     except BadRecord:
         raise ends_early(header, data) from None
     if header.progressive and not jpeg_scans_complete(data):
         raise ends_early(header, data)
 
 
-def _jpeg(data: bytes, header: Header, channels: int, out: np.ndarray | None) -> Any:
-    """Pixels of a JPEG, in `out` where that has their size. Grey from colour is the file's own luma."""
-    if header.channels == 4:
-        return _as_u8(_opened(data if header.whole else data + b"\xff\xd9", header, True), header, channels)
-    space = {1: "GRAY", 3: "RGB", 4: "RGBA"}[channels]
-    pixels = _jpeg_decode(data, space, out, strict=False)
-    return pixels.reshape(pixels.shape[0], pixels.shape[1], channels)
+def _own_decoder(header: Header, shrink: int) -> bool:
+    """Does a JPEG go through libjpeg-turbo: not in four colours, nor tiny and shrunk, where decoders differ."""
+    small = min(header.height, header.width) < jpeg.LEAST_SIDE and shrink > 1
+    return header.kind == "JPEG" and header.channels != 4 and not small
 
 
 # --- every other format -------------------------------------------------------------------------
 
 
-def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Any:
-    """The decoded image in its own mode; `layout` makes the PNG reader take pixels in another byte order."""
+def _started(data: bytes, header: Header, layout: str = "") -> Any:
+    """Pillow's image before any pixel is decoded; `layout` makes the PNG reader take pixels in another byte order."""
     try:
-        image = _PLUGINS[header.kind](io.BytesIO(data))
+        image = _PLUGINS[header.kind](io.BytesIO(_whole_png(data, header)))
         if layout:
             image.tile = [tile._replace(args=layout) for tile in image.tile]
     except _DAMAGE as e:
         raise bad(f"this {header.kind}'s header can't be read", str(e)[:120]) from None
+    return image
+
+
+def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Any:
+    """The decoded image in its own mode."""
+    image = _started(data, header, layout)
     width, height = image.size
     _limit(header.kind, width, height, header.most)
     try:
@@ -159,25 +155,76 @@ def _stored_orientation(pixels: np.ndarray, header: Header) -> Any:
     return turned(pixels, {6: 8, 8: 6}.get(header.orientation, header.orientation))
 
 
-def _image(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, alloc: Callable[..., Any]) -> Any:
+def _stored_pixels(data: bytes, header: Header, channels: int, fill: bool, shrink: int) -> Any:
+    """Pixels of the whole image as stored, before any turn, by way of Pillow."""
+    if header.kind == "JPEG" and header.channels != 4:
+        pixels = jpeg.whole_into(data, channels, None).reshape(header.height, header.width, channels)
+    else:
+        if header.kind == "JPEG":
+            data = data if header.whole else data + b"\xff\xd9"
+        image = _opened(data, header, fill or header.kind == "JPEG")
+        wide = None if header.kind == "JPEG" else _wide(data, header, image)
+        pixels = _stored_orientation(_as_u8(image, header, channels, wide), header)
+        if header.kind == "TIFF" and pixels.shape[:2] != (header.height, header.width):
+            raise bad("this TIFF can't be decoded", "its header tells two sizes")
+    return pixels if shrink == 1 else _means(pixels, shrink)
+
+
+def _means(pixels: np.ndarray, shrink: int) -> Any:
+    """Each block of shrink × shrink pixels (at the edges what there is of it) as its mean."""
+    planes = [Image.fromarray(np.ascontiguousarray(pixels[:, :, c])).reduce(shrink) for c in range(pixels.shape[2])]
+    return np.stack([np.asarray(p) for p in planes], axis=2)
+
+
+def _asked(data: Any, channels: int, cut: str, max_pixels: int, shrink: int) -> tuple[bytes, Header]:
+    """The bytes and header of an image that may be decoded so."""
     if channels not in _MODES:
         raise bad(f"`channels` is 1, 3 or 4, not {channels}")
+    if shrink not in jpeg.SHRINKS:
+        raise bad(f"`shrink` is 1, 2, 4 or 8, not {shrink}")
     data, header = _checked(data, cut, max_pixels)
+    if header.kind == "JPEG" and cut == "refuse":
+        _require_whole(data, header)
+    return data, header
+
+
+def _image(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int, alloc: Callable[..., Any],
+           window: Any = None) -> Any:
+    """The image, or the part of it in a window (top, left, height, width) that is cut to the image."""
+    data, header = _asked(data, channels, cut, max_pixels, shrink)
     orientation = header.orientation if orient else 1
-    if header.kind == "JPEG":
-        if cut == "refuse":
-            _require_whole(data, header)
-        out = None
-        if orientation == 1 and header.channels != 4:
-            out = alloc((header.height, header.width, channels), np.uint8)
-        pixels = _jpeg(data, header, channels, out)
-        if out is not None:
-            return out
-    else:
-        data = _whole_png(data, header)
-        image = _opened(data, header, cut == "fill")
-        pixels = _stored_orientation(_as_u8(image, header, channels, _wide(data, header, image)), header)
-    return _placed(turned(pixels, orientation), alloc)
+    if not _own_decoder(header, shrink):
+        pixels = turned(_stored_pixels(data, header, channels, cut == "fill", shrink), orientation)
+        if window is not None:
+            top, left, rows, columns = _inside(window, *pixels.shape[:2])
+            pixels = pixels[top : top + rows, left : left + columns]
+        return _placed(pixels, alloc)
+    height, width = jpeg.shrunk(header.height, shrink), jpeg.shrunk(header.width, shrink)
+    part = jpeg.Window(0, 0, height, width) if window is None else _as_stored(window, height, width, orientation)
+    shape = (part.rows, part.columns, channels)
+    if 0 in shape:
+        return alloc((shape[1], shape[0], channels) if orientation >= 5 else shape, np.uint8)
+    pixels = alloc(shape, np.uint8) if orientation == 1 else np.empty(shape, np.uint8)
+    jpeg.decode_window(data, header, shrink, part, pixels)
+    return pixels if orientation == 1 else _placed(turned(pixels, orientation), alloc)
+
+
+def _inside(window: Any, height: int, width: int) -> tuple[int, int, int, int]:
+    """The part of a window that lies in the image."""
+    top, left, rows, columns = (int(v) for v in window)
+    low, start = min(max(top, 0), height), min(max(left, 0), width)
+    return low, start, max(0, min(top + rows, height) - low), max(0, min(left + columns, width) - start)
+
+
+def _as_stored(window: Any, height: int, width: int, orientation: int) -> jpeg.Window:
+    """A window of the turned image as one of the stored image, which has this height and width."""
+    tall, wide = (width, height) if orientation >= 5 else (height, width)
+    top, left, rows, columns = _inside(window, tall, wide)
+    if orientation in (2, 3, 6, 7):
+        left = wide - left - columns
+    if orientation in (3, 4, 7, 8):
+        top = tall - top - rows
+    return jpeg.Window(left, top, columns, rows) if orientation >= 5 else jpeg.Window(top, left, rows, columns)
 
 
 def _placed(pixels: np.ndarray, alloc: Callable[..., Any]) -> Any:
@@ -187,7 +234,7 @@ def _placed(pixels: np.ndarray, alloc: Callable[..., Any]) -> Any:
 
 
 @op('decode_image(data: bytes, channels: i64 = 3, orient: bool = true, cut: text = "refuse", '
-    "max_pixels: i64 = 100_000_000) -> u8[h, w, channels]")
+    "max_pixels: i64 = 100_000_000, shrink: i64 = 1) -> u8[h, w, channels]")
 class decode_image:
     """Decode a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF, known by its content, to u8.
 
@@ -196,20 +243,67 @@ class decode_image:
     orientation is applied unless `orient=false`. An image with more than `max_pixels` is refused before it is decoded.
     A record is bad if its header can't be read or its data ends early; a file that lacks only its end marker is whole.
     `cut="fill"` takes what a cut file holds (not for WebP).
+    `shrink` is 1, 2, 4 or 8: a side of n pixels becomes ceil(n / shrink). A JPEG is shrunk by its own transform, which
+    is quicker than decoding it whole and blends a little less than averaging does; other files, JPEGs in CMYK and those
+    with a side below 16 pixels by the mean of each block.
     """
 
     least_sizes = {("", 0): 1, ("", 1): 1}  # noqa: RUF012
 
-    def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int) -> Any:
-        return _image(data, int(channels), bool(orient), cut, max_pixels, np.empty)
+    def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
+        return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), np.empty)
 
-    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int) -> Any:
-        return _image(data, int(channels), bool(orient), cut, max_pixels, alloc)
+    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
+        return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), alloc)
+
+
+def _size(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
+    data, header = _asked(data, channels, cut, max_pixels, shrink)
+    width, height = header.width, header.height
+    if header.kind not in ("JPEG", "TIFF"):   # a GIF's first frame may be larger than its header says
+        width, height = _started(data, header).size
+    sides = jpeg.shrunk(height, shrink), jpeg.shrunk(width, shrink)
+    return np.array(sides[::-1] if orient and header.orientation >= 5 else sides, np.int64)
+
+
+@op('image_size(data: bytes, channels: i64 = 3, orient: bool = true, cut: text = "refuse", '
+    "max_pixels: i64 = 100_000_000, shrink: i64 = 1) -> i64[2]")
+class image_size:
+    """Height and width that `decode_image` with the same arguments gives, read from the file's header.
+
+    A record is bad here if its header can't be read, its data ends early or the image is too large.
+    """
+
+    def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
+        return _size(data, int(channels), bool(orient), cut, max_pixels, int(shrink))
+
+    def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
+        return _size(data, int(channels), bool(orient), cut, max_pixels, int(shrink))
+
+    def ranges(*intervals: Any) -> Any:
+        return 1, 2**32   # formats have no longer sides
+
+
+@op('decode_region(data: bytes, window: i64[4], channels: i64 = 3, orient: bool = true, cut: text = "refuse", '
+    "max_pixels: i64 = 100_000_000, shrink: i64 = 1) -> u8[h, w, channels]")
+class decode_region:
+    """The part of `decode_image(data, …)` that lies in a window (top, left, height, width), without decoding the rest.
+
+    What of the window lies outside of the image is left out. The pixels are those of the whole image, decoded and cut.
+    A crop or a resize of `decode_image` becomes this by itself: it need not be written.
+    """
+
+    def ref(data: Any, window: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
+        image = _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), np.empty)
+        top, left, rows, columns = _inside(window, *image.shape[:2])
+        return np.ascontiguousarray(image[top : top + rows, left : left + columns])
+
+    def cpu(alloc: Any, data: bytes, window: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
+        return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), alloc, window)
 
 
 def _stored(data: bytes, header: Header) -> Any:
     """One channel as the file stores it: palette indexes, 0/1 of a bitmap, unscaled grey."""
-    data = _whole_png(data, header)
     image = _opened(data, header, False)
     if _wide(data, header, image) is not None:
         raise bad(f"this {header.kind} has 16-bit values; decode_u16 keeps them")
@@ -227,7 +321,7 @@ def _mask(data: Any, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -
         _require_whole(data, header)
         if header.channels != 1:
             raise bad(f"a mask has one channel, and this JPEG has {header.channels}")
-        pixels = _jpeg(data, header, 1, None)[:, :, 0]
+        pixels = jpeg.whole_into(data, 1, None)[:, :, 0]
     else:
         pixels = _stored_orientation(_stored(data, header), header)
     return _placed(turned(pixels, header.orientation if orient else 1), alloc)
@@ -254,7 +348,6 @@ def _u16(data: Any, channels: int, orient: bool, max_pixels: int, alloc: Callabl
     data, header = _checked(data, "refuse", max_pixels)
     if header.kind not in ("PNG", "TIFF"):
         raise bad(f"this is {article(sniff(data))}, which has no 16-bit values; decode_image reads it")
-    data = _whole_png(data, header)
     image = _opened(data, header, False)
     wide = _wide(data, header, image)
     if wide is None:
