@@ -44,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
     dump.add_argument("--after", default="fuse", metavar="PASS", help="check, simplify, prune, fuse, plan or numba")
     dump.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
 
+    compile = command("compile", "compile a program to an artifact: one file that starts without being compiled")
+    compile.add_argument("-o", "--output", metavar="FILE.pipec", help="default: beside the program, under its name")
+
+    cache = command("cache", "show the compile cache, or empty it", program=False)
+    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    cache.add_argument("--keep", type=_size, metavar="SIZE", help="clear: leave the most recently used up to SIZE")
+
     run = command("run", "run a program without a training loop and measure it")
     _running(run)
     run.add_argument("--interpret", action="store_true", help="run the reference evaluator instead of machine code")
@@ -68,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
 def _running(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--threads", type=_count, metavar="N", help="worker threads; default: one per core")
     sub.add_argument("--memory", type=_size, metavar="SIZE", help="of the ring, such as 512MB or 2GB")
+    sub.add_argument("--trust", action="store_true", help="of an artifact: run its machine code though your key didn't sign it")
     sub.add_argument("--allow-extern", action="store_true", help="let the program run its `extern fn`, Python code of yours")
 
 
@@ -156,6 +164,14 @@ def _dispatch(arguments: argparse.Namespace) -> int:
 
             status: int = getattr(programs, arguments.command)(arguments)
             return status
+        case "compile":
+            from .compile import compile
+
+            return compile(arguments)
+        case "cache":
+            from .cache import cache
+
+            return cache(arguments)
         case "run":
             from .run import run
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ..dsl.types import DTYPES, I64, Type
@@ -40,7 +41,14 @@ LARGEST_ID = 100_000
 
 def print_graph(root: Node) -> str:
     """The text of everything `root` is made of."""
-    root = renumbered(root)
+    return print_lines(root)[0]
+
+
+def print_lines(root: Node) -> tuple[str, list[Node]]:
+    """The text, and for each of its lines the node of `root` that it stands for."""
+    before: dict[Node, Node] = {}
+    root = renumbered(root, lambda old, new: before.setdefault(new, old))
+    lines: list[Node] = []
     names: dict[Node, str] = {}
     taken: dict[str, int] = dict.fromkeys(WORDS, 1)
     text = []
@@ -48,13 +56,14 @@ def print_graph(root: Node) -> str:
         if _is_inline(n) and n is not root:
             names[n] = f"{_value(n['value'])}{_suffix(n)}"
             continue
+        lines.append(before.get(n, n))
         body = f"{_head(n, names)} : {_type(n.type, names)}"
         if n is root:
             text.append(body)
         else:
             names[n] = _name(n, taken)
             text.append(f"{names[n]} = {body}")
-    return "\n".join(text) + "\n"
+    return "\n".join(text) + "\n", lines
 
 
 def _ordered(root: Node) -> list[Node]:
@@ -73,8 +82,8 @@ def _ordered(root: Node) -> list[Node]:
     return order
 
 
-def renumbered(root: Node) -> Node:
-    """`root` with its binders' ids counted from 1 in the order of `print_graph`."""
+def renumbered(root: Node, moved: Callable[[Node, Node], object] | None = None) -> Node:
+    """`root` with its binders' ids counted from 1 in the order of `print_graph`; `moved(old, new)` is told of each change."""
     ids: dict[int, int] = {}
     for n in _ordered(root):
         for id in (n["id"],) if n.op == "var" else n.get("ids", ()):
@@ -89,7 +98,7 @@ def renumbered(root: Node) -> Node:
             return None
         return node(n.op, *n.args, type=n.type, **{**dict(n.attrs), "ids": tuple(ids[i] for i in n["ids"])})
 
-    return everywhere(root, step, steps=1)
+    return everywhere(root, step, moved, steps=1)
 
 
 def _is_inline(n: Node) -> bool:
@@ -176,6 +185,12 @@ def _name(n: Node, taken: dict[str, int]) -> str:
 
 def parse_graph(text: str) -> Node:
     """The graph that `text` describes."""
+    return parse_lines(text)[-1]
+
+
+def parse_lines(text: str) -> list[Node]:
+    """The node of each line that isn't empty; the last one is the graph."""
+    made_of: list[Node] = []
     named: dict[str, Node] = {}
     result: Node | None = None
     highest = 0
@@ -186,6 +201,7 @@ def parse_graph(text: str) -> Node:
         if name in named or name in WORDS:
             raise line.error(f"`{name}` is taken")
         made = _node(line, named)
+        made_of.append(made)
         highest = max(highest, _largest_id(line, made))
         line.end()
         if name is None:
@@ -196,7 +212,7 @@ def parse_graph(text: str) -> Node:
         raise GraphTextError(len(text.splitlines()) or 1, "no result: the last line must have no name")
     while highest and fresh_id() <= highest:  # so that no new binder gets an id of these
         pass
-    return result
+    return made_of
 
 
 def _definition(line: Line) -> str | None:

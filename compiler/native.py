@@ -9,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..runtime import objects
+from ..runtime import caches, objects
 from ..runtime.plan import KernelText
 from .emit_numba import kernel_text
 from .loops import Kernel
@@ -79,4 +79,5 @@ def build(kernels: Sequence[Kernel]) -> list[KernelText]:
         if objects.fetch(key) is None:
             objects.store(key, object_code(kernel, objects.symbol_of(text)))
         texts.append(KernelText(kernel.name, text, key))
+    caches.bound()
     return texts

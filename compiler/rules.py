@@ -174,7 +174,7 @@ def by_head(laws: Iterable[Law]) -> dict[str, list[Law]]:
 # --- everywhere -----------------------------------------------------------------------------------
 
 Step = Callable[[Node], Node | None]
-Moved = Callable[[Node, Node], None]
+Moved = Callable[[Node, Node], object]
 
 
 def everywhere(root: Node, step: Step, moved: Moved | None = None, steps: int = MOST_STEPS) -> Node:

@@ -39,17 +39,26 @@ ROWS_AT_ONCE = 64                      # what is taken from the ring where batch
 
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
          memory: int | str | None = None, workers: str = "process", run: str | None = None,
-         allow_extern: bool = False, **params: Any) -> Loader:
-    """Compile a program (once; kept in a cache) and start its producer.
+         allow_extern: bool = False, trust: bool = False, **params: Any) -> Loader:
+    """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
 
     `as_`: "torch" or "numpy". `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
-    has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's.
+    has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
+    artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
     """
-    plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
-    plan = plan_for(os.fspath(path), params, run)
+    plan = _plan(os.fspath(path), params, run, trust)
     if not allow_extern:
         _refuse_externs(plan)
     return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, allow_extern=allow_extern)
+
+
+def _plan(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
+    from . import artifact
+
+    if artifact.is_artifact(path):
+        return artifact.plan_of(path, params, run, trust)
+    plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
+    return plan_for(path, params, run)
 
 
 class Loader:

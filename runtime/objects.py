@@ -26,7 +26,6 @@ from .plan import KernelText
 
 MAGIC = b"pipecobj1\n"
 LARGEST_OBJECT = 64 << 20
-DEFAULT_LIMIT = 512 << 20
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -148,7 +147,7 @@ def _mac(key: str, code: bytes) -> bytes:
 
 
 def store(key: str, code: bytes) -> None:
-    """Put an object into the cache; least recently used entries go where there is no room."""
+    """Put an object into the cache. Whoever has stored some calls `caches.bound`."""
     path = _path(key)
     temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -160,25 +159,6 @@ def store(key: str, code: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    evict(keep=path)
-
-
-def evict(keep: Path) -> None:
-    """Delete what was used longest ago until all entries together are within the limit."""
-    limit = int(os.environ.get("PIPEC_CACHE_LIMIT") or DEFAULT_LIMIT)
-    entries = []
-    for entry in folder().glob("*.o"):
-        with contextlib.suppress(OSError):
-            info = entry.stat()
-            entries.append((info.st_mtime_ns, info.st_size, entry))
-    total = sum(size for _, size, _ in entries)
-    for _, size, entry in sorted(entries):
-        if total <= limit:
-            return
-        if entry != keep:
-            total -= size
-            with contextlib.suppress(OSError):
-                entry.unlink()
 
 
 def fetch(key: str) -> bytes | None:
@@ -198,6 +178,11 @@ def fetch(key: str) -> bytes | None:
     with contextlib.suppress(OSError):
         os.utime(path)
     return code
+
+
+def holds(key: str) -> bool:
+    """Is there a verified object of this name."""
+    return fetch(key) is not None
 
 
 # --- linking ---

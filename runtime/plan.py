@@ -189,7 +189,8 @@ class DeviceKernel(msgspec.Struct, frozen=True):
 
     `launches`: (symbol, "one" or "all") in order, one after the other: with a thread for each record, or with threads that
     share a record. `scratch`: bytes for each record, None where only running tells. `fails`: can a record fail in it.
-    `sizes`: (slot, axis, how, number) of what it writes: how "size" is that argument, "const" the number itself, "" unknown.
+    `sizes`: (slot, axis, how, number) of what it writes: how "const" is the number itself, "size" the argument of that number,
+    "number" the one value that this argument points to (the count of records, a param), "" unknown.
     """
 
     name: str
@@ -221,4 +222,5 @@ class Plan(msgspec.Struct, frozen=True):
     emit: tuple[Column, ...]      # what a consumer gets
     kernels: tuple[KernelText, ...]
     texts: dict[str, str]
-    fingerprint: str              # of program, params and seed
+    fingerprint: str              # of program, params and seed, and of the files it names
+    files: dict[str, str] = {}    # files that operators read: path → hash of the content

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from .objects import folder, target, user_key
+from . import caches
+from .objects import folder, holds, target, user_key
 from .plan import Plan
 
 LARGEST = 64 << 20
@@ -45,6 +46,14 @@ def version() -> bytes:
 
 def _path(path: str, overrides: Mapping[str, Any], run: str | None) -> Path:
     told = repr((os.path.abspath(path), sorted((k, repr(v)) for k, v in overrides.items()), run))
+    return _place(told)
+
+
+def _made(identity: str) -> Path:
+    return _place(f"artifact {identity}")
+
+
+def _place(told: str) -> Path:
     name = hashlib.blake2b(version() + target().tag() + told.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
     return folder() / "plans" / name
 
@@ -62,11 +71,28 @@ def _mac(content: bytes) -> bytes:
 
 
 def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | None:
-    """The kept plan, None where there is none or a file has changed."""
-    from .objects import fetch
+    """The kept plan of a program, None where there is none or a file has changed."""
+    return _found(_path(path, overrides, run))
 
+
+def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
+    """Keep a program's plan. Failing to (a full disk, a folder that can't be written) costs time only."""
+    files = {name: _digest(name) for name in plan.texts if os.path.exists(name)}
+    _keep(_path(path, overrides, run), Entry(plan.files | files, plan))
+
+
+def find_made(identity: str) -> Plan | None:
+    """The kept plan of what an artifact's graph was compiled to here."""
+    return _found(_made(identity))
+
+
+def keep_made(identity: str, plan: Plan) -> None:
+    _keep(_made(identity), Entry(plan.files, plan))
+
+
+def _found(place: Path) -> Plan | None:
     try:
-        with open(_path(path, overrides, run), "rb") as file:
+        with open(place, "rb") as file:
             content = file.read(LARGEST)
         if len(content) < 32 or not hmac.compare_digest(content[:32], _mac(content[32:])):
             return None
@@ -75,26 +101,19 @@ def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | Non
         return None
     if any(_digest(name) != known or not known for name, known in entry.files.items()):
         return None
-    if any(fetch(k.key) is None for k in entry.plan.kernels):
+    if not all(holds(k.key) for k in entry.plan.kernels):
         return None
+    with contextlib.suppress(OSError):
+        os.utime(place)
     return entry.plan
 
 
-def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
-    """Keep a plan. Failing to (a full disk, a folder that can't be written) costs time only."""
-    content = msgspec.msgpack.encode(Entry({name: _digest(name) for name in plan.texts if os.path.exists(name)}, plan))
-    goal = _path(path, overrides, run)
+def _keep(goal: Path, entry: Entry) -> None:
+    content = msgspec.msgpack.encode(entry)
     with contextlib.suppress(OSError):
         goal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = goal.with_name(f".{goal.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(_mac(content) + content)
         os.replace(temporary, goal)
-        _evict(goal.parent)
-
-
-def _evict(where: Path, limit: int = 1000) -> None:
-    entries = sorted((e.stat().st_mtime_ns, e.path) for e in os.scandir(where))
-    for _, name in entries[:-limit]:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+    caches.bound()

@@ -1,0 +1,48 @@
+"""`pipec compile`: a program as an artifact, one file that runs where it is opened without being compiled."""
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+
+from ..runtime.settings import shown
+from . import UsageError, settings_of, split_file
+
+
+def compile(arguments: argparse.Namespace) -> int:
+    """Write the artifact and say what can still be set, and what can't."""
+    from ..compiler.artifact import compile_file
+    from ..runtime.artifact import SUFFIX, is_artifact
+
+    path, run = split_file(arguments.file)
+    if is_artifact(path):
+        raise UsageError(f"`{path}` is an artifact already: compile takes a program")
+    output = arguments.output or os.path.splitext(path)[0] + (f"-{run}" if run else "") + SUFFIX
+    if not output.endswith(SUFFIX):
+        raise UsageError(f"`{output}`: an artifact's name ends in {SUFFIX}")
+    writable(output)
+    made = compile_file(path, settings_of(arguments.settings), run, output)
+    kernels = f"{len(made.kernels)} kernel{'s' if len(made.kernels) != 1 else ''}"
+    print(f"{output}: pipeline `{made.name}`, {kernels}, {os.path.getsize(output):,} bytes")
+    _params("open", (p.name for p in made.params if p.open))
+    seed = [] if made.seed is None else [f"seed={made.seed}"]
+    _params("fixed", [*seed, *(f"{p.name}={shown(p.value)}" for p in made.params if not p.open)])
+    return 0
+
+
+def _params(what: str, listed: Iterable[str]) -> None:
+    """One line, if there is anything to say."""
+    text = ", ".join(listed)
+    if text:
+        print(f"{what}: {text}")
+
+
+def writable(path: str) -> None:
+    """Say before the work, not after it, that a file can't be written there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UsageError(f"`{path}` is a folder: -o names a file")
+    if not os.path.isdir(folder):
+        raise UsageError(f"`{path}` can't be written: there is no folder `{folder}`")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"`{path}` can't be written: permission denied")

@@ -1,0 +1,160 @@
+"""Writes artifacts, and compiles them again from their graph's text where their machine code can't be used."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from .. import __version__
+from ..dsl.problems import PipeError, Span
+from ..dsl.types import Type
+from ..runtime import artifact as artifacts
+from ..runtime import objects
+from ..runtime import plan as plans
+from ..runtime.artifact import Artifact, Manifest, Unusable
+from ..runtime.plan import Plan
+from .graph import Node, ParamInfo, Program
+from .graphtext import parse_lines, print_lines
+from .graphtokens import GraphTextError
+
+MOST_PLACES = 4   # of one node
+
+
+class NotAGraph(Unusable):
+    code = "E0821"
+
+
+def compile_file(path: str, overrides: Mapping[str, Any], run: str | None, output: str) -> Manifest:
+    """Compile a program file to an artifact. Raises PipeError where it has mistakes, OSError where it can't be written."""
+    from .check import check
+    from .compile import lowered
+    from .native import build
+
+    program = check(path, overrides, run)
+    compiled = lowered(program)
+    return write(output, program, msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels))))
+
+
+def write(output: str, program: Program, plan: Plan) -> Manifest:
+    """Write the artifact of a checked program and its plan, whose objects lie in the compile cache.
+
+    The file is there whole or not at all. Raises OSError.
+    """
+    graph, nodes = print_lines(program.emit)
+    texts = _text_members(plan.texts)
+    kernels = tuple(artifacts.Kernel(k.name, f"kernels/{k.name}.py", f"objects/{k.name}.o") for k in plan.kernels)
+    members: dict[str, bytes] = {
+        artifacts.GRAPH: graph.encode(),
+        artifacts.PLACES: _places(program, nodes),
+        artifacts.PLAN: msgspec.msgpack.encode(msgspec.structs.replace(plan, kernels=(), texts={})),
+        **{member: plan.texts[name].encode() for name, member in texts},
+    }
+    for kernel, made in zip(plan.kernels, kernels, strict=True):
+        code = objects.fetch(kernel.key)
+        if code is None:
+            raise objects.Missing([kernel.name])
+        members |= {made.python: kernel.text.encode(), made.object: code}
+    manifest = Manifest(
+        format=artifacts.FORMAT, schema=artifacts.SCHEMA, version=__version__, build=artifacts.build(),
+        machine=artifacts.machine(), name=plan.name, path=plan.path, seed=plan.seed, params=plan.params, texts=texts,
+        kernels=kernels, hashes={name: artifacts.digest(content) for name, content in members.items()},
+        fingerprint=plan.fingerprint, files=plan.files)
+    raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    _write(output, {artifacts.MANIFEST: raw, artifacts.SEAL: artifacts.seal_of(raw), **members})
+    return manifest
+
+
+def _text_members(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """A member for each file of the program, named after it."""
+    found: dict[str, str] = {}
+    for name in texts:
+        plain = re.sub(r"[^A-Za-z0-9_.\-]", "_", os.path.basename(name)).lstrip("._-") or "program.pipe"
+        member = f"program/{plain}"
+        number = 2
+        while member in found.values():
+            member, number = f"program/{number}-{plain}", number + 1
+        found[name] = member
+    return tuple(found.items())
+
+
+def _places(program: Program, nodes: Sequence[Node]) -> bytes:
+    """For each line of the graph, the places of the program that it comes from: [file, start, end]."""
+    files = {name: at for at, name in enumerate(program.texts)}
+    listed = [[[files[s.file], s.start, s.end] for s in program.spans.get(n, ())[:MOST_PLACES] if s.file in files]
+              for n in nodes]
+    return json.dumps({"files": list(files), "lines": listed}, separators=(",", ":")).encode()
+
+
+def _write(output: str, members: Mapping[str, bytes]) -> None:
+    """A zip with the same bytes for the same members."""
+    temporary = f"{output}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+                info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(info, content)
+        os.replace(temporary, output)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+# --- compiled again -------------------------------------------------------------------------------
+
+
+def program_of(artifact: Artifact) -> Program:
+    """The program that an artifact's graph describes, checked. Raises Unusable (NotAGraph)."""
+    text, texts = artifact.text(artifacts.GRAPH), artifact.texts()
+    try:
+        nodes = parse_lines(text)
+    except (GraphTextError, RecursionError) as error:
+        raise NotAGraph(f"has a graph that can't be read ({str(error)[:200]})") from None
+    emit = nodes[-1]
+    found = artifact.manifest
+    params = tuple(_param(p, found.path) for p in found.params)
+    return Program(found.name, found.path, emit, found.seed, params, texts, _spans(artifact, nodes, texts))
+
+
+def _param(param: plans.Param, path: str) -> ParamInfo:
+    dims = (len(param.value),) if isinstance(param.value, list | tuple) else ()
+    return ParamInfo(param.name, Type(param.dtype, dims), param.value, param.help, param.open, Span(path, 0, 0))
+
+
+class _Places(msgspec.Struct):
+    files: list[str]
+    lines: list[list[tuple[int, int, int]]]
+
+
+def _spans(artifact: Artifact, nodes: Sequence[Node], texts: Mapping[str, str]) -> dict[Node, tuple[Span, ...]]:
+    try:
+        places = msgspec.json.decode(artifact.member(artifacts.PLACES), type=_Places)
+    except (msgspec.MsgspecError, RecursionError, Unusable):
+        return {}    # messages then name the file alone
+    spans: dict[Node, tuple[Span, ...]] = {}
+    for n, listed in zip(nodes, places.lines):
+        good = [Span(places.files[f], start, end) for f, start, end in listed[:MOST_PLACES]
+                if 0 <= f < len(places.files) and 0 <= start <= end <= len(texts.get(places.files[f], ""))]
+        if good:
+            spans[n] = tuple(good)
+    return spans
+
+
+def compiled_again(artifact: Artifact) -> Plan:
+    """The plan of an artifact's graph, its objects in the compile cache. Raises Unusable."""
+    from .compile import lowered
+    from .native import build
+
+    program = program_of(artifact)
+    try:
+        compiled = lowered(program)
+    except PipeError as error:
+        raise NotAGraph(f"has a graph that can't be compiled: {error.problems[0].title}") from None
+    return msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels)))
