@@ -294,6 +294,8 @@ class Run:
             fields = {f: cells_of(values[f], types[f]) for f in values if f in types}
         except BadRecord as bad:
             return replace(self.fail(bad.code, bad.reason, n), label=bad.label, record=name)
+        except SourceError as error:   # a server that can't be reached makes no record bad: the run ends
+            raise replace(self.fail(error.code, error.title, n), notes=error.notes) from None
         wrong = _sizes_differ(n, fields)
         return replace(self.fail("E0803", wrong, n), record=name) if wrong else Record(fields, id, index, name)
 

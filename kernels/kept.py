@@ -12,10 +12,9 @@ def folder() -> str:
     return own or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipec")
 
 
-def place(kind: str, path: str, about: str) -> str:
-    """The index's path: another one when the file's size, time or inode, or `about`, changes. Raises OSError."""
-    stat = os.stat(path)
-    name = f"{about}\0{os.path.abspath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
+def place(kind: str, identity: str, about: str) -> str:
+    """The index's path: another one when what identifies the data file (path, size, time, …), or `about`, changes."""
+    name = f"{about}\0{identity}"
     return os.path.join(folder(), kind, hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest())
 
 

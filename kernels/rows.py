@@ -6,16 +6,19 @@ rows takes no memory. A row longer than `MOST_ROW` isn't read.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import kept
+from .compressed import Damaged
+from .fetch import every
 from .ops import BadRecord
-from .sources import Files, SourceError
+from .sources import SourceError
+from .storage import Files
 
 Ints = NDArray[np.int64]
 BLOCK = 1 << 22
@@ -36,41 +39,41 @@ class Index:
         return len(self.starts) - 1
 
 
-def indexed(path: str, delimiter: bytes | None, blanks: bool) -> Index:
+def indexed(files: Files, number: int, delimiter: bytes | None, blanks: bool) -> Index:
     """The rows of a file; with a delimiter those of a table. `blanks`: empty lines are rows too. Raises SourceError."""
+    path = files.shown_path(number)
     try:
-        if not os.path.isfile(path):
+        if not files.is_file(number):
             raise SourceError("E0810", f"`{path}` is no file")
-        with open(path, "rb") as file:
+        files.packed(number)
+        at = kept.place("rows", files.identity(number), f"{VERSION}\0{delimiter!r}\0{blanks}\0{BLOCK}")
+        found = _load(at)
+        if found is not None:
+            return found
+        with files.open(number) as file:
             _refuse_foreign(path, file.read(4))
-        if os.path.getsize(path) < KEPT_FROM:
-            return _scan(path, delimiter, blanks)
-        at = kept.place("rows", path, f"{VERSION}\0{delimiter!r}\0{blanks}\0{BLOCK}")
+        if files.size(number) < KEPT_FROM and number not in files.far:
+            return _scan(files, number, delimiter, blanks)
     except OSError as error:
         raise SourceError("E0810", f"`{path}` can't be read: {error.strerror}") from None
-    try:
-        return _load(at)
-    except (OSError, ValueError, EOFError):
-        pass
-    kept.put(at, lambda temporary: _save(temporary, path, delimiter, blanks))
-    try:
-        return _load(at)
-    except (OSError, ValueError, EOFError):
-        return _scan(path, delimiter, blanks)
+    except Damaged as error:
+        raise SourceError("E0810", str(error)) from None
+    kept.put(at, lambda temporary: _save(temporary, files, number, delimiter, blanks))
+    return _load(at) or _scan(files, number, delimiter, blanks)
 
 
 def _refuse_foreign(path: str, start: bytes) -> None:
-    if start[:2] == b"\x1f\x8b" or start[:4] == b"\x28\xb5\x2f\xfd" or start[:3] == b"BZh" or start[:2] == b"PK":
-        raise SourceError("E0810", f"`{path}` is compressed: unpack it, so that its rows can be read at random")
+    if start[:2] == b"PK":
+        raise SourceError("E0810", f"`{path}` is a zip archive: unpack it (gzip, zstd, bzip2 and xz files are read as they are)")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise SourceError("E0810", f"`{path}` is UTF-16 text: convert it to UTF-8")
 
 
-def _save(to: str, path: str, delimiter: bytes | None, blanks: bool) -> None:
+def _save(to: str, files: Files, number: int, delimiter: bytes | None, blanks: bool) -> None:
     lines, rows = [0], 0
     with open(to, "wb") as file:
         file.write(bytes(16))
-        for starts in _parts(path, delimiter, blanks, lines):
+        for starts in _parts(files, number, delimiter, blanks, lines):
             rows += len(starts)
             starts.tofile(file)
         np.array(lines, np.int64).tofile(file)
@@ -78,25 +81,28 @@ def _save(to: str, path: str, delimiter: bytes | None, blanks: bool) -> None:
         np.array([rows, len(lines)], np.int64).tofile(file)
 
 
-def _load(path: str) -> Index:
-    whole = np.memmap(path, np.int64, "r")
-    rows, blocks = (int(n) for n in whole[:2])
+def _load(path: str) -> Index | None:
+    try:
+        whole = np.memmap(path, np.int64, "r")
+        rows, blocks = (int(n) for n in whole[:2])
+    except (OSError, ValueError, EOFError):
+        return None
     if len(whole) != 2 + rows + blocks:
-        raise ValueError
+        return None
     return Index(whole[2 : 2 + rows], np.array(whole[2 + rows :]))
 
 
-def _scan(path: str, delimiter: bytes | None, blanks: bool) -> Index:
+def _scan(files: Files, number: int, delimiter: bytes | None, blanks: bool) -> Index:
     lines = [0]
-    starts = np.concatenate(list(_parts(path, delimiter, blanks, lines)))
+    starts = np.concatenate(list(_parts(files, number, delimiter, blanks, lines)))
     return Index(starts, np.array(lines, np.int64))
 
 
-def _parts(path: str, delimiter: bytes | None, blanks: bool, lines: list[int]) -> Iterator[Ints]:
+def _parts(files: Files, number: int, delimiter: bytes | None, blanks: bool, lines: list[int]) -> Iterator[Ints]:
     """Where the rows of a file begin, block by block, and at last where it ends; appends to `lines`."""
     quotes = Quotes(delimiter[0]) if delimiter else None
     last = LF
-    with open(path, "rb") as file:
+    with files.open(number) as file:
         at = len(BOM) if file.read(3) == BOM else 0
         file.seek(at)
         begin = at                        # of the row that is open
@@ -187,7 +193,9 @@ class Rows:
     def __init__(self, paths: Sequence[str], delimiter: bytes | None = None, blanks: bool = False, header: bool = False):
         self.paths = list(paths)
         self.files = Files(self.paths)
-        self.indexes = [indexed(p, delimiter, blanks) for p in self.paths]
+        work = partial(indexed, self.files, delimiter=delimiter, blanks=blanks)
+        numbers = range(len(self.paths))
+        self.indexes = every(numbers, work) if self.files.far else [work(n) for n in numbers]
         self.first = 1 if header else 0
         self.starts = np.cumsum([0] + [max(0, len(i) - self.first) for i in self.indexes]).astype(np.int64)
 
@@ -226,7 +234,7 @@ class Rows:
     def line(self, file: int, row: int) -> int:
         """The number of the line on which a row begins, from 1."""
         at = int(self.indexes[file].starts[row])
-        with open(self.paths[file], "rb") as data:
+        with self.files.open(file) as data:
             base = len(BOM) if data.read(3) == BOM else 0
             block = (at - base) // BLOCK
             data.seek(base + block * BLOCK)
@@ -234,4 +242,4 @@ class Rows:
 
     def name(self, index: int) -> str:
         file, row = self.place(index)
-        return f"line {self.line(file, row):,} of {os.path.basename(self.paths[file])}"
+        return f"line {self.line(file, row):,} of {self.files.shown(file)}"

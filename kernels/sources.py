@@ -12,11 +12,9 @@ import glob
 import os
 import re
 import struct
-import threading
 import tokenize
 import zipfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
@@ -81,12 +79,20 @@ class ManySource(Source, Protocol):
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Files matched by paths with `*`, `?` and `**`: each path's in bytewise order.
+    """Files matched by paths or addresses with `*`, `?` and `**`: each path's in bytewise order.
 
-    Raises SourceError E0810 where a path matches nothing.
+    Raises SourceError E0810 where a path matches nothing; an address without a pattern isn't asked for yet.
     """
+    from . import fetch
+
     found: list[str] = []
     for given in paths:
+        if fetch.is_remote(given):
+            matched = fetch.matched(given) if fetch.has_magic(given) else [given]
+            if not matched:
+                raise SourceError("E0810", f"no file matches `{fetch.shown(given)}`")
+            found += matched
+            continue
         path = os.path.expanduser(given)
         if glob.has_magic(path):
             matched = sorted(glob.glob(path, recursive=True), key=os.fsencode)
@@ -111,69 +117,6 @@ def _nearest(path: str) -> tuple[str, ...]:
     listed = sorted(os.listdir(folder))
     shown = ", ".join(listed[:8]) + (f" … ({len(listed):,} entries)" if len(listed) > 8 else "")
     return (f"`{os.path.abspath(folder)}` holds: {shown or 'nothing'}",)
-
-
-class Files:
-    """At most `limit` files open at once; `pread` may be called from several threads."""
-
-    def __init__(self, paths: Sequence[str], limit: int = 128):
-        self.paths, self.limit = list(paths), limit
-        self._open: OrderedDict[int, _Shared] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def pread(self, number: int, size: int, offset: int) -> bytes:
-        """`size` bytes at `offset` of file `number`; raises OSError, and BadRecord if the file is shorter."""
-        shared = self._take(number)
-        try:
-            data = os.pread(shared.fd, size, offset)
-            while len(data) < size:
-                more = os.pread(shared.fd, size - len(data), offset + len(data))
-                if not more:
-                    raise BadRecord("E0801", f"`{os.path.basename(self.paths[number])}` ends early")
-                data += more
-            return data
-        except OSError as error:
-            raise BadRecord("E0801", f"`{self.paths[number]}` can't be read: {error.strerror}") from None
-        finally:
-            self._give(shared)
-
-    def _take(self, number: int) -> _Shared:
-        with self._lock:
-            shared = self._open.get(number)
-            if shared is None:
-                try:
-                    shared = _Shared(os.open(self.paths[number], os.O_RDONLY | os.O_CLOEXEC))
-                except OSError as error:
-                    raise BadRecord("E0801", f"`{self.paths[number]}` can't be read: {error.strerror}") from None
-                self._open[number] = shared
-            self._open.move_to_end(number)
-            shared.users += 1
-            if len(self._open) > self.limit:
-                _, oldest = self._open.popitem(last=False)
-                oldest.drop()
-            return shared
-
-    def _give(self, shared: _Shared) -> None:
-        with self._lock:
-            shared.users -= 1
-            if shared.users == 0 and shared.dropped:
-                os.close(shared.fd)
-
-    def __del__(self) -> None:
-        for shared in self._open.values():
-            os.close(shared.fd)
-
-
-class _Shared:
-    """An open file that is closed when the last reader is done with it."""
-
-    def __init__(self, fd: int):
-        self.fd, self.users, self.dropped = fd, 0, False
-
-    def drop(self) -> None:
-        self.dropped = True
-        if self.users == 0:
-            os.close(self.fd)
 
 
 INTEGERS = {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"}

@@ -1,4 +1,4 @@
-"""Tar shards by the WebDataset rules, indexed once, then read at random.
+"""Tar shards by the WebDataset rules, indexed once, then read at random; packed ones are unpacked into the cache.
 
 Members that stand next to each other and share a key are one sample. The key is everything up to the
 first dot after the last slash; the rest, in lower case, names the field. Members without a dot, hidden
@@ -6,9 +6,9 @@ files, `__meta__`-like names, directories and links are passed over.
 """
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kept
+from .compressed import Damaged
+from .fetch import every
 from .ops import BadRecord
-from .sources import FILE_SHIFT, Column, Files, SourceError, expand, shown, stacked, value_of
+from .sources import FILE_SHIFT, Column, SourceError, expand, shown, stacked, value_of
+from .storage import Files
 
 BLOCK = 512
 VERSION = 1  # of the index format
@@ -45,17 +48,23 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def scan(path: str) -> Shard:
-    """Index one shard; damage becomes a fault of the sample it hits, never an exception."""
-    shard = Shard()
+    """Index one shard; damage becomes a fault of the sample it hits, never an exception. Raises SourceError."""
+    return _scanned(Files([path]), 0)
+
+
+def _scanned(files: Files, number: int) -> Shard:
+    shard, name = Shard(), files.shown(number)
     try:
-        size = os.path.getsize(path)
-        with open(path, "rb") as file:
+        size = files.size(number)
+        with files.open(number) as file:
             if size == 0:
-                _fault(shard, os.path.basename(path), "the file is empty")
-                return shard
-            _scan(shard, file, size, os.path.basename(path))
+                _fault(shard, name, "the file is empty")
+            else:
+                _scan(shard, file, size, name)
     except OSError as error:
-        _fault(shard, os.path.basename(path), f"the file can't be read: {error.strerror}")
+        _fault(shard, name, f"the file can't be read: {error.strerror}")
+    except Damaged as error:
+        _fault(shard, name, str(error))
     return shard
 
 
@@ -63,7 +72,7 @@ def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
     try:
         archive = tarfile.TarFile(fileobj=file)
     except (tarfile.TarError, EOFError, ValueError, OverflowError):
-        _fault(shard, shown, _foreign(file))
+        _fault(shard, shown, "this is no tar archive")
         return
     last: str | None = None
     end = 0
@@ -123,27 +132,20 @@ def _ends_well(file: Any, end: int, size: int) -> bool:
     return not tail.strip(b"\0") and (end <= size)
 
 
-def _foreign(file: Any) -> str:
-    file.seek(0)
-    start = file.read(6)
-    if start[:2] == b"\x1f\x8b":
-        return "this is a gzip file: unpack it to a plain .tar, which can be read at random"
-    return "this is no tar archive"
-
-
-def indexed(path: str) -> Shard:
-    """The shard's index, from the user's cache where the file hasn't changed since."""
+def indexed(files: Files, number: int) -> Shard:
+    """A shard's index, from the user's cache where the file hasn't changed since. Raises SourceError."""
     try:
-        cached = kept.place("tar", path, str(VERSION))
+        files.packed(number)
+        cached = kept.place("tar", files.identity(number), str(VERSION))
         with open(cached, "rb") as file:
             return msgspec.msgpack.decode(file.read(), type=Shard)
     except FileNotFoundError:
-        pass
+        if not files.is_file(number):
+            return _scanned(files, number)
     except (OSError, msgspec.DecodeError):
-        return scan(path)
-    shard = scan(path)
-    if os.path.exists(path):
-        kept.put(cached, lambda temporary: _save(temporary, shard))
+        return _scanned(files, number)
+    shard = _scanned(files, number)
+    kept.put(cached, lambda temporary: _save(temporary, shard))
     return shard
 
 
@@ -157,9 +159,11 @@ class TarSource:
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
         self.paths = expand(paths)
-        shards = [indexed(p) for p in self.paths]
-        self.columns = list(columns)
         self.files = Files(self.paths)
+        slow = bool(self.files.far) or any(not p.endswith(".tar") for p in self.paths)
+        work = partial(indexed, self.files)
+        shards = every(range(len(self.paths)), work) if slow else [work(n) for n in range(len(self.paths))]
+        self.columns = list(columns)
         self.starts = np.cumsum([0] + [len(s.keys) for s in shards]).astype(np.int64)
         self.keys = [k for s in shards for k in s.keys]
         self.faults = {int(self.starts[n]) + i: r for n, s in enumerate(shards) for i, r in s.faults.items()}
@@ -213,7 +217,7 @@ class TarSource:
         return ((shards << FILE_SHIFT) + indexes - self.starts[shards]).astype(np.uint64)
 
     def name(self, index: int) -> str:
-        return f"{self.keys[index]} of {os.path.basename(self.paths[self._shard(index)])}"
+        return f"{self.keys[index]} of {self.files.shown(self._shard(index))}"
 
     def arrays(self) -> None:
         return None

@@ -77,9 +77,12 @@ class FromSource:
         try:
             return open_source(options["kind"], options["paths"], dict(options.get("options", ())), columns)
         except SourceError as error:
-            span = options.get("columns_spans", {}).get(error.field) or options.get("span")
-            where = Where(*span) if span else None
-            raise DataError(error.code, error.title, where, notes=error.notes) from None
+            raise self._failed(error) from None
+
+    def _failed(self, error: SourceError) -> DataError:
+        span = self.options.get("columns_spans", {}).get(error.field) or self.options.get("span")
+        where = Where(*span) if span else None
+        return DataError(error.code, error.title, where, notes=error.notes)
 
     def _laid(self, name: str, text: str) -> Laid | None:
         """Where a field's records lie one after the other, in one array or in one for each file."""
@@ -112,6 +115,12 @@ class FromSource:
 
     def frames(self, runner: Runner, fields: Mapping[str, str], indexes: Ints, turn: int, ids: Joined,
                held: ExitStack) -> Frames:
+        try:
+            return self._frames(runner, fields, indexes, ids)
+        except SourceError as error:   # a server that can't be reached makes no record bad: the run ends
+            raise self._failed(error) from None
+
+    def _frames(self, runner: Runner, fields: Mapping[str, str], indexes: Ints, ids: Joined) -> Frames:
         frames = runner.frames(len(indexes), ids(self.source.ids(indexes)))
         if self.arrays is not None:
             for name, slot in fields.items():
