@@ -308,11 +308,19 @@ class Printer:
             self.put(f"{held} {name}[{count}];")
             return
         free, end = ("escape", "escape_end") if s.escapes else ("scratch", "scratch_end")
-        self.put(f"if ({count} > ({end} - {free} - 63) / {size}) return -1;")
+        if count.isdigit():
+            size = (int(count) * size + 63) // 64 * 64
+            self.put(f"if ({end} - {free} < {size + 63}) return -1;")
+        else:
+            if not re.fullmatch(r"\w+", count):
+                count, text = self.names.temporary(), count
+                self.put(f"const i64 {count} = {text};")
+            self.put(f"if ({count} > ({end} - {free} - 63) / {size}) return -1;")
         self.put(f"{name} = ({held}*){free};")
-        if s.escapes:
+        if s.buffer in self.written:
             self.put(f"row[{self.written[s.buffer]}] = {free};")
-        self.put(f"{free} = {free} + (max_i64({count}, 0) * {size} + 63) / 64 * 64;")
+        taken = str(size) if count.isdigit() else f"(max_i64({count}, 0) * {size} + 63) / 64 * 64"
+        self.put(f"{free} = {free} + {taken};")
 
     # --- a nest ---
 
@@ -393,11 +401,15 @@ class _Phases:
         self.kernel, self.taken = kernel, tuple(taken)
         self.items, self.kinds = phases(kernel)
         self.bodies = [statements(i.stmt) for i in self.items]
+        self.used = [_used(b, i) for b, i in zip(self.bodies, self.items)]
+        self.assigned = [_assigned(b) for b in self.bodies]
         self.written = {a.name: j for j, a in enumerate(kernel.arguments) if a.writes}
         self.stored = {s.buffer for s in walk(kernel.body) if isinstance(s, Store)}
         self.allocs = {s.buffer: s for s in walk(kernel.body) if isinstance(s, Alloc)}
         self.held = {a.name: ("bool" if a.kind == "mask" else a.dtype) for a in kernel.arguments if a.kind != "size"}
         self.held |= {a.buffer: a.dtype for a in self.allocs.values()}
+        own = {i.phase: k + 1 for k, i in enumerate(self.items) if i.kind != "again"}   # the last one of each phase
+        self.ends = [*(own[k] for k in range(len(self.kinds) - 1)), len(self.items)]
         self.saves = self._saves()
 
     def _saves(self) -> dict[tuple[int, str], int]:
@@ -406,11 +418,11 @@ class _Phases:
         for k, item in enumerate(self.items):
             if item.kind != "one":
                 continue
-            made = _assigned(self.bodies[k])
+            made = self.assigned[k]
             later: set[str] = set()
-            for other, body in zip(self.items[k + 1 :], self.bodies[k + 1 :]):
+            for other, used in zip(self.items[k + 1 :], self.used[k + 1 :]):
                 if other.kind == "again" or other.phase != item.phase:
-                    later |= _used(body, other)
+                    later |= used
             scratch = {"scratch"} if any(isinstance(s, Alloc) and not s.escapes for s in walk(self.bodies[k])) else set()
             escape = {"escape"} if any(isinstance(s, Alloc) and s.escapes for s in walk(self.bodies[k])) else set()
             for name in sorted((made & later) | scratch | escape):
@@ -427,52 +439,53 @@ class _Phases:
 
     def text(self, phase: int) -> list[str]:
         """The function of a phase: 0, the number of an error site, or -1 where memory is short."""
-        names = Names(self.taken)
-        p = Printer(names, self.held, self.written if phase == 0 else {})
-        if phase > 0:
-            p.written = {a: self.written[a] for a in self.written if a in self.allocs}
+        p = Printer(Names(self.taken), self.held)
         wanted = self._wanted(phase)
-        self._open(p, wanted)
-        restored: set[int] = set()
-        for k, item in enumerate(self.items):
-            if item.kind != "again" and item.phase < phase:
-                if item.phase not in restored and self._last(k):
-                    restored.add(item.phase)
-                    self._restore(p, item.phase)
+        used = {name for k in wanted for name in self.used[k] | self.assigned[k]} | {"scratch", "escape"}
+        self._open(p, wanted, used)
+        for k, item in enumerate(self.items[: self.ends[phase]]):
+            if item.kind != "again" and item.phase < phase and k + 1 == self.ends[item.phase]:
+                for (of, name), place in self.saves.items():
+                    if of == item.phase and name in used:
+                        p.put(f"{self._shown(p, name)} = *({self._pointee(name)}*)(saved + {place});")
             elif k in wanted:
+                p.written = self.written if self._home(k) == phase else {}
                 self._item(p, item)
-        if self.kinds[phase] == "one":
-            self._save(p, phase)
+        for (of, name), place in self.saves.items():
+            if of == phase:
+                p.put(f"*({self._pointee(name)}*)(saved + {place}) = {self._shown(p, name)};")
         if phase == len(self.kinds) - 1 and any(a.escapes for a in self.allocs.values()):
             p.put("arena[4] = escape;")
         p.put("return 0;")
         return p.lines
 
-    def _last(self, k: int) -> bool:
-        """Is this the last statement of its phase?"""
-        return all(i.kind == "again" or i.phase != self.items[k].phase for i in self.items[k + 1 :])
-
     def _wanted(self, phase: int) -> set[int]:
-        """The statements that a phase has to do: its own, and of those that every thread does, what they need."""
+        """The statements that a phase has to do: its own, and of those that every thread does, what they need.
+
+        A record's failures and sizes are told by the first phase whose own work comes after them.
+        """
         needed: set[str] = set()
         wanted: set[int] = set()
-        for k in reversed(range(len(self.items))):
+        end = self.ends[phase]
+        for k in reversed(range(end)):
             item, body = self.items[k], self.bodies[k]
             own = item.kind != "again" and item.phase == phase
-            tells = phase == 0 and bool(_assigned(body) & set(self.written))
-            fails = any(isinstance(s, Fail) for s in walk(body)) and phase == len(self.kinds) - 1
-            keeps = any(isinstance(s, Alloc) for s in walk(body))
             if item.kind != "again" and not own:
                 continue
-            if own or tells or fails or keeps or _assigned(body) & needed:
+            tells = self._home(k) == phase and (
+                any(isinstance(s, Fail) for s in walk(body)) or bool(self.assigned[k] & set(self.written)))
+            keeps = any(isinstance(s, Alloc) for s in walk(body))
+            if own or tells or keeps or self.assigned[k] & needed:
                 wanted.add(k)
-                needed |= _used(body, item)
+                needed |= self.used[k]
         return wanted
 
-    def _open(self, p: Printer, wanted: set[int]) -> None:
-        used = set[str]()
-        for k in wanted:
-            used |= _used(self.bodies[k], self.items[k]) | _assigned(self.bodies[k])
+    def _home(self, k: int) -> int:
+        """The first phase that comes to statement `k`."""
+        return next(phase for phase, end in enumerate(self.ends) if k < end)
+
+    def _open(self, p: Printer, wanted: set[int], used: set[str]) -> None:
+        """Arguments, memory and locals of a function."""
         for j, a in enumerate(self.kernel.arguments):
             if not a.writes and a.name in used:
                 p.put(self._argument(p, j, a))
@@ -489,15 +502,16 @@ class _Phases:
             p.put("i64* const saved = (i64*)scratch;")
             p.put(f"scratch = scratch + {(8 * len(self.saves) + 63) // 64 * 64};")
         for a in shared:
-            p.put(f"{HELD.get(a.dtype, a.dtype)}* {p.names[a.buffer]} = 0;")
+            if a.buffer in used:
+                p.put(f"{HELD.get(a.dtype, a.dtype)}* {p.names[a.buffer]} = 0;")
+        declared: set[str] = set()
         for k, item in enumerate(self.items):
             if isinstance(item.stmt, Nest):
                 continue
             for name, dtype in _locals(self.bodies[k]):
-                p.names[name]
-                line = f"{word(dtype)} {p.names[name]} = {'false' if dtype == 'bool' else 0};"
-                if (k in wanted or name in used) and "    " + line not in p.lines:
-                    p.put(line)
+                if (k in wanted or name in used) and name not in declared:
+                    declared.add(name)
+                    p.put(f"{word(dtype)} {p.names[name]} = {'false' if dtype == 'bool' else 0};")
 
     def _argument(self, p: Printer, j: int, a: Argument) -> str:
         if a.kind == "size":
@@ -520,16 +534,6 @@ class _Phases:
         if guards:
             p.indent -= 1
             p.put("}")
-
-    def _save(self, p: Printer, phase: int) -> None:
-        for (of, name), place in self.saves.items():
-            if of == phase:
-                p.put(f"*({self._pointee(name)}*)(saved + {place}) = {self._shown(p, name)};")
-
-    def _restore(self, p: Printer, phase: int) -> None:
-        for (of, name), place in self.saves.items():
-            if of == phase:
-                p.put(f"{self._shown(p, name)} = *({self._pointee(name)}*)(saved + {place});")
 
     def _shown(self, p: Printer, name: str) -> str:
         return name if name in ("scratch", "escape") else p.names[name]
@@ -605,14 +609,20 @@ def _scratch(made: _Phases) -> int | None:
 
 
 def _told(kernel: Kernel, a: Argument) -> tuple[str, int]:
-    """How a caller knows a size that the kernel tells: ("size", number of the argument) or ("const", n), else ("", 0)."""
-    values = [s.value for s in walk(kernel.body) if isinstance(s, Let | Set) and s.var == a.name]
-    if len(values) == 1 and any(isinstance(s, Let) and s.var == a.name for s in kernel.body):
-        match values[0]:
-            case Const(value=value):
-                return "const", int(value)
-            case Var(name=name):
-                for j, other in enumerate(kernel.arguments):
-                    if other.name == name and other.kind == "size" and not other.writes:
-                        return "size", j
+    """How a caller knows a size that the kernel tells: ("size", argument), ("number", argument) or ("const", n), else ("", 0)."""
+    made = [s for s in walk(kernel.body) if isinstance(s, Let | Set)]
+    changed = {s.var for s in made if isinstance(s, Set)}
+    values = {s.var: s.value for s in kernel.body if isinstance(s, Let) and s.var not in changed}
+    value: Expr | None = Var(a.name, "i64")
+    while isinstance(value, Var) and value.name in values:
+        value = values[value.name]
+    match value:
+        case Const(value=number):
+            return "const", int(number)
+        case Var(name=name):
+            return next((("size", j) for j, other in enumerate(kernel.arguments)
+                         if other.name == name and other.kind == "size" and not other.writes), ("", 0))
+        case Load(buffer=name, index=Const(value=0)):
+            return next((("number", j) for j, other in enumerate(kernel.arguments)
+                         if other.name == name and (other.slot == "@count" or other.slot.startswith("param."))), ("", 0))
     return "", 0
