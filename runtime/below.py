@@ -178,9 +178,8 @@ def _rows(reader: Reader, names: list[str]) -> Iterator[Row]:
                 mask = rows.fields.get(name + "?")
                 values = objects(value) if isinstance(value, bytes | str | None) else np.asarray(value)
                 fields[name] = value if mask is None else Gaps(values, np.asarray(mask[i]))
-            row = Row(fields, *(int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count")))
-            row.pads = 0 if valid is None or valid[i] else row.count
-            yield row
+            id_, next_, skip, count = (int(rows.fields[name][i]) for name in ("_id", "_next", "_skip", "_count"))
+            yield Row(fields, id_, next_, skip, count, pads=0 if valid is None or valid[i] else count)
 
 
 

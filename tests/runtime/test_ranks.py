@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pipec.runtime import ranks
+from pipec.runtime import dealing, ranks
 from pipec.runtime.below import Progress
-from pipec.runtime.ranks import Deal, Passed, Picks, RankSpec, rank_spec
+from pipec.runtime.ranks import Deal, Picks, RankSpec, rank_spec
 
 WORLDS = range(1, 6)
 ENDS = ("drop", "pad", "uneven")
@@ -47,13 +47,13 @@ class Source:
         bites, self.bites = self.bites, None
         n = self._next(n)
         self.bites = bites
-        return Passed(n, self.at, 0) if n else None
+        return (n, self.at, 0) if n else None
 
 
 def batches(total, deal, at=0, known=True, bites=None, chunk=None):
     """What a rank gets: (rows, valid, next) of each batch."""
     source = Source(total, at, bites)
-    reader = ranks.reader(source, deal, total - at if known else None)
+    reader = dealing.reader(source, deal, total - at if known else None)
     out = []
     while (rows := reader.take(chunk or deal.chunk)) is not None:
         if rows.count < deal.chunk and deal.whole:   # as `Below` does
@@ -226,25 +226,25 @@ def stream(sizes):
 
 
 def test_micro_batches():
-    got = list(ranks.parts(stream([8, 8, 5]), 3))
+    got = list(dealing.parts(stream([8, 8, 5]), 3))
     assert [f["x"].tolist() for f, _ in got] == [
         [0, 1, 2], [3, 4, 5], [6, 7], [8, 9, 10], [11, 12, 13], [14, 15], [16, 17], [18, 19], [20]]
     assert [(p.next, p.part) for _, p in got] == [
         (0, 1), (0, 2), (8, 0), (8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (21, 0)]
     assert all(p.ids.tolist() == f["x"].tolist() == list(p.ids) and p.records == len(f["t"]) for f, p in got)
-    whole = next(ranks.parts(stream([8]), 2))[0]["x"]
+    whole = next(dealing.parts(stream([8]), 2))[0]["x"]
     assert whole.base is not None                        # a view
     for k, (_, p) in enumerate(got[:-1], 1):             # resumed after each
         left = [n for n, end in ((8, 8), (8, 16), (5, 21)) if end > p.next]
         at = iter([(f, q) for f, q in stream([8, 8, 5])][3 - len(left):])
-        rest = [f["x"].tolist() for f, _ in ranks.parts(at, 3, p.part, (p.next, p.skip))]
+        rest = [f["x"].tolist() for f, _ in dealing.parts(at, 3, p.part, (p.next, p.skip))]
         assert rest == [f["x"].tolist() for f, _ in got[k:]]
 
 
 def test_micro_batches_of_fields_that_have_no_batch_dimension():
     fields = {"x": np.zeros((4, 2)), "mean": np.float32(3)}
     with pytest.raises(ValueError, match="`mean`"):
-        next(ranks.parts(iter([(fields, Progress(4, 0, 4))]), 2))
+        next(dealing.parts(iter([(fields, Progress(4, 0, 4))]), 2))
 
 
 def test_specs_are_plain_values():
