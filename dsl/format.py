@@ -1,6 +1,7 @@
 """One way to lay out a program: `format_text` for whole files, `expr_text` for an expression of the tree.
 
-Only space changes, never a token, so the tree stays the same. Row breaks inside brackets stay where they are.
+Only space changes, never a token, so the tree stays the same. Row breaks inside brackets and before `else` stay where they
+are; such an `else` stands below the first `if` of its line.
 """
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tree
-from .layout import soften
+from .layout import goes_on, soften
 from .parse import normalise, parse, tokens
 
 INDENT = 2
@@ -52,6 +53,7 @@ def _rows(stream: list[Any]) -> Iterator[_Row]:
     """Rows with their code spaced, blank ones (at most one in a row) as empty rows."""
     opened: list[_Open] = []
     before: list[Any] = []      # code tokens of the row before
+    choice = INDENT             # where the first `if` of the line stands
     last = stream[0].line if stream else 0
     at = 0
     while at < len(stream):
@@ -69,10 +71,13 @@ def _rows(stream: list[Any]) -> Iterator[_Row]:
         if not code:
             yield _Row(_comment_indent(comment, stream[at:], bool(before), opened), "", note)
             continue
+        more = bool(opened) or goes_on(code[0], before)
         for i, token in enumerate(code):
-            soften(token, [None] * len(opened) + code[:i])
-        indent = _indent(code[0], opened)
-        written = _spaced(code, opened, indent, continues=bool(opened), before=before)
+            soften(token, [None] * more + code[:i])
+        indent = choice if more and not opened else _indent(code[0], opened)
+        written = _spaced(code, opened, indent, continues=more, before=before)
+        if not more:
+            choice = _first_choice(code, written, indent)
         before = code
         yield _Row(indent, written, note, comment.column - 1 if comment is not None else 0)
 
@@ -92,6 +97,18 @@ def _indent(first: Any, opened: list[_Open]) -> int:
         closes = str(first) in (")", "]")
         return opened[-1].outer if closes else opened[-1].inner
     return 0 if first.column == 1 else INDENT
+
+
+def _first_choice(code: list[Any], written: str, indent: int) -> int:
+    """The column of the first `if` outside of brackets in a row that opens a line."""
+    depth = at = 0
+    for token in code:
+        at = written.index(str(token), at)
+        if token.type == "IF" and depth == 0:
+            return indent + at
+        depth += (token.type in ("LPAR", "LSQB")) - (token.type in ("RPAR", "RSQB"))
+        at += len(str(token))
+    return INDENT
 
 
 def _aligned(rows: list[_Row]) -> Iterator[str]:

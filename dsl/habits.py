@@ -345,8 +345,8 @@ def joined(f: Failure) -> Problem | None:
     end = last.end_pos
     edits = (Edit(Span(f.file, first, first), "("), Edit(Span(f.file, end, end), ")"))
     if line.comment is not None:
-        return f.problem("E0007", "only brackets continue a line", span, label)
-    return f.problem("E0007", "only brackets continue a line", span, label, "put it in brackets", edits)
+        return f.problem("E0007", "a line goes on in brackets and before `else` only", span, label)
+    return f.problem("E0007", "a line goes on in brackets and before `else` only", span, label, "put it in brackets", edits)
 
 
 def _goes_on(f: Failure, after: Line) -> bool:

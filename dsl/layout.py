@@ -1,4 +1,5 @@
-"""Tokens to lines: what stands in column 1, what is indented, and which brackets run over several lines."""
+"""Tokens to lines: what stands in column 1, what is indented, and what runs over several rows of text: brackets, and
+choices of which a row begins with `else`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -64,7 +65,7 @@ def lines_of(stream: Iterable[Any], file: str, problems: list[Problem]) -> Itera
             pending = _unclosed(line, opened, token, file, problems)
             yield from pending[:-1]
             line, opened = pending[-1], []
-        if fresh and not opened:
+        if fresh and not opened and not goes_on(token, line.tokens):
             if line.tokens:
                 yield line
             line = Line()
@@ -101,6 +102,11 @@ def soften(token: Any, before: list[Any]) -> None:
             token.type = "NAME"
     elif token.type in _OPEN_TYPES and not (first and token.column > 1):
         token.type = "NAME"
+
+
+def goes_on(token: Any, before: list[Any]) -> bool:
+    """Does a row of text that begins with this token go on with the line of the tokens before it: an indented `else`."""
+    return bool(before) and token.type == "ELSE" and token.column > 1
 
 
 def too_deep(span: Span) -> Problem:
@@ -185,7 +191,8 @@ def _split(tokens: list[Any]) -> list[Line]:
     found: list[Line] = []
     depth = 0
     for token in tokens:
-        if not found or (depth <= 0 and token.line > found[-1].tokens[-1].end_line):
+        fresh = bool(found) and depth <= 0 and token.line > found[-1].tokens[-1].end_line
+        if not found or (fresh and not goes_on(token, found[-1].tokens)):
             found.append(Line())
             depth = 0
             if str(token) in OPEN_LINE and token.column > 1:

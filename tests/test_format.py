@@ -228,6 +228,24 @@ def test_any_spacing_formats_to_the_same_tree(seed: int):
         for token in tokens(row):
             depth += (token.type in ("LPAR", "LSQB")) - (token.type in ("RPAR", "RSQB"))
             gaps = [" ", "  ", "\t", "\n    ", "  # in\n  "] if depth else [" ", "   ", "\t"]
+            if token.type == "ELSE" and random.random() < 0.5:
+                text += random.choice(["\n ", "  # before\n      ", "\n\n\t"])
             text += str(token) + ("" if token.type == "COMMENT" else random.choice(gaps))
         text += random.choice(["\n", "\n\n", "\n\n\n  # c\n"])
     formatted(text)
+
+
+def test_rows_that_begin_with_else():
+    text = """pipeline q
+  from f(x) as S
+  y = if a then 1
+      else if b then g(
+        2)                  # two
+      # or
+      else 3
+  z = [if a then 1
+       else 2 for i < 3]
+"""
+    assert format_text(text) == text.replace("      # or", "  # or")
+    flat = text.replace("      # or\n", "").replace("  # two", "").replace("\n      else", " else").replace("\n       else", " else")
+    assert bare(parse(text)) == bare(parse(flat))
