@@ -247,5 +247,6 @@ def test_rows_that_begin_with_else():
        else 2 for i < 3]
 """
     assert format_text(text) == text.replace("      # or", "  # or")
-    flat = text.replace("      # or\n", "").replace("  # two", "").replace("\n      else", " else").replace("\n       else", " else")
+    flat = text.replace("      # or\n", "").replace("  # two", "")
+    flat = flat.replace("\n      else", " else").replace("\n       else", " else")
     assert bare(parse(text)) == bare(parse(flat))
