@@ -306,7 +306,34 @@ def _front(fields: Mapping[str, Any]) -> int:
     return size
 
 
+ALONE = [1, 0, 1]   # see `Group.state`
+
 # --- a loader's part ------------------------------------------------------------------------------
+
+
+def group_of(plan: Plan, below: Any, spec: RankSpec, own: bool) -> Group | None:
+    """None where the loader is alone and nothing is filled up."""
+    if spec.alone and (not plan.below or plan.below[0].start.options.get("end") != "pad"):
+        return None
+    return Group(plan, below, spec, own)
+
+
+def part_of(state: Mapping[str, Any], group: Group | None, counted: bool) -> int:
+    """The micro-batches that are done where a loader's state goes on. `counted`: it counts batches of one rank.
+
+    Raises ValueError where that tells nothing in this group.
+    """
+    part, then = state.get("part", 0), list(state.get("group", ALONE))
+    now = ALONE if group is None else group.state
+    if not isinstance(part, int) or not 0 <= part < max(1, then[-1]):
+        raise ValueError("not a state of a loader: `part` has to be a number of micro-batches")
+    if part and then != now:
+        raise ValueError(f"this state was taken within a step of {then[0]} ranks, {then[2]} micro-batches each: load it into "
+                         "such a group, or take it after the last micro-batch of a step")
+    if counted and then[0] != now[0]:
+        raise ValueError(f"lines below `share` hold records back, so this state goes on only in a group of {then[0]} ranks, "
+                         f"not {now[0]}")
+    return part
 
 
 class Group:
@@ -318,6 +345,11 @@ class Group:
         self.stacks, self.drops_smaller = below.stacks, below.drops_smaller
         if self.own:
             check_own(plan)
+
+    @property
+    def state(self) -> list[int]:
+        """What has to be the same where a state within a step is resumed."""
+        return [self.spec.world, self.deal.chunk, self.spec.micro_batches]
 
     @property
     def options(self) -> dict[str, Any]:
