@@ -1,7 +1,6 @@
 """`.npz` and `.npy` files: each array is a field, its first dimension counts the records."""
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .sources import DAMAGE, FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
+from .storage import Files
 
 
 def numpy_dtype(word: str) -> Any:
@@ -27,12 +27,13 @@ class ArraySource:
     """
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(paths)
+        self.files = Files(expand(paths))
+        self.paths = [self.files.shown_path(n) for n in range(len(self.files.paths))]
         self.columns = list(columns)
         parts: dict[str, list[NDArray[Any]]] = {field: [] for field, _, _ in columns}
         lengths = []
-        for path in self.paths:
-            loaded = self._load(path)
+        for number, path in enumerate(self.paths):
+            loaded = self._load(path, self.files.local(number))   # remote ones are copied into the cache
             sizes = {len(a) for a in loaded.values()}
             if len(sizes) > 1:
                 listed = ", ".join(f"`{f}` {len(a):,}" for f, a in loaded.items())
@@ -43,16 +44,16 @@ class ArraySource:
         self.starts = np.cumsum([0, *lengths]).astype(np.int64)
         self.parts = parts
 
-    def _load(self, path: str) -> dict[str, NDArray[Any]]:
+    def _load(self, path: str, here: str) -> dict[str, NDArray[Any]]:
         try:
-            with open(path, "rb") as file:
+            with open(here, "rb") as file:
                 magic = file.read(6)
             if magic == b"\x93NUMPY":
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                array = np.load(here, mmap_mode="r", allow_pickle=False)
                 return {field: self._fit(path, array, field, shown(names[0]), t) for field, names, t in self.columns}
             if magic[:2] != b"PK":
                 raise SourceError("E0810", f"`{path}` is neither .npy nor .npz")
-            with np.load(path, allow_pickle=False) as archive:
+            with np.load(here, allow_pickle=False) as archive:
                 return {field: self._member(path, archive, field, names, t) for field, names, t in self.columns}
         except SourceError:
             raise
@@ -114,7 +115,7 @@ class ArraySource:
 
     def name(self, index: int) -> str:
         file = self._file(index)
-        return f"row {index - int(self.starts[file]):,} of {os.path.basename(self.paths[file])}"
+        return f"row {index - int(self.starts[file]):,} of {self.files.shown(file)}"
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         if len(self.paths) != 1:

@@ -1,6 +1,7 @@
 """`arrow`: Arrow IPC and Feather files, memory-mapped, and Hugging Face datasets saved to disk (folders of them).
 
-Record batches are read where they lie. Files of both IPC forms are told apart by their content.
+Record batches are read where they lie; remote files are copied whole into the cache first. Files of both IPC forms are
+told apart by their content.
 """
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ class ArrowSource(BlockSource):
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
         library("Arrow")
         self.steps: dict[int, list[list[tuple[str, ...]]]] = {}
-        self.files: dict[int, Any] = {}      # readers of the file form
+        self.readers: dict[int, Any] = {}    # of the file form
         self.streams: dict[int, Any] = {}    # batches of the stream form
         super().__init__([f for p in expand(paths) for f in _files(p)], [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
         import pyarrow as pa
 
-        with open(path, "rb") as data:
+        with self.files.open(file) as data:
             start = data.read(8)
         if start[:4] == b"FEA1":
             raise SourceError("E0810", f"`{path}` is of Feather's first version: write it again with version 2")
-        source = pa.memory_map(path)
+        source = pa.memory_map(self.files.local(file))
         if start[: len(MAGIC)] == MAGIC:
             reader = pa.ipc.open_file(source)
-            self.files[file] = reader
+            self.readers[file] = reader
             counts = [reader.get_batch(b).num_rows for b in range(reader.num_record_batches)]
         else:
             reader = pa.ipc.open_stream(source)
@@ -48,7 +49,7 @@ class ArrowSource(BlockSource):
         return counts
 
     def decode(self, file: int, block: int) -> Block:
-        batch = self.files[file].get_batch(block) if file in self.files else self.streams[file][block]
+        batch = self.readers[file].get_batch(block) if file in self.readers else self.streams[file][block]
         batch.validate(full=True)   # offsets in a damaged file may point anywhere
         return {w.field: [values_of(batch.column(batch.schema.get_field_index(s[0])), s[1:], w) for s in steps]
                 for w, steps in zip(self.wanted, self.steps[file])}

@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from .columns import Wanted, wanted
 from .ops import BadRecord
 from .sources import Column, SourceError, expand, row_ids
+from .storage import Files
 
 
 class BinarySource:
     """Records of all files, in the order of the files. The option `layout` lists all fields where a schema has several."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(paths)
+        self.files = Files(expand(paths))
+        self.paths = [self.files.shown_path(n) for n in range(len(self.files.paths))]
+        self.here = [self.files.local(n) for n in range(len(self.paths))]   # remote ones are copied into the cache
         self.fields = {w.field: w for w in map(wanted, columns)}
         layout = [wanted((field, ((field,),), text)) for field, text in options.get("layout", ())]
         self.offsets: dict[str, int] = {}
@@ -32,15 +35,16 @@ class BinarySource:
         self.skip = int(options.get("skip", 0))
         if self.skip < 0:
             raise SourceError("E0810", f"`skip` is {self.skip}, it must be 0 or more")
-        lengths = [self._length(p, size) for p in self.paths]
+        lengths = [self._length(n, size) for n in range(len(self.paths))]
         self.starts = np.cumsum([0, *lengths]).astype(np.int64)
-        self.parts = {f: [self._rows(p, n, size, w) for p, n in zip(self.paths, lengths)] for f, w in self._maps(lengths, size)}
+        self.parts = {f: [self._rows(p, n, size, w) for p, n in zip(self.here, lengths)] for f, w in self._maps(lengths, size)}
 
-    def _length(self, path: str, size: int) -> int:
+    def _length(self, file: int, size: int) -> int:
+        path, here = self.paths[file], self.here[file]
         try:
-            if not os.path.isfile(path):
+            if not os.path.isfile(here):
                 raise SourceError("E0810", f"`{path}` is no file")
-            rest = os.path.getsize(path) - self.skip
+            rest = os.path.getsize(here) - self.skip
         except OSError as error:
             raise SourceError("E0810", f"`{path}` can't be read: {error.strerror}") from None
         if rest < 0:
@@ -57,14 +61,14 @@ class BinarySource:
     def _maps(self, lengths: list[int], size: int) -> list[tuple[str, Wanted]]:
         """Maps the files; the fields to view in them."""
         self.maps: dict[str, mmap.mmap] = {}
-        for path, count in zip(self.paths, lengths):
-            if count and path not in self.maps:
+        for path, here, count in zip(self.paths, self.here, lengths):
+            if count and here not in self.maps:
                 try:
-                    with open(path, "rb") as file:
-                        self.maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    with open(here, "rb") as file:
+                        self.maps[here] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 except (OSError, ValueError) as error:
                     raise SourceError("E0810", f"`{path}` can't be mapped: {error}") from None
-                if len(self.maps[path]) < self.skip + count * size:
+                if len(self.maps[here]) < self.skip + count * size:
                     raise SourceError("E0810", f"`{path}` has become shorter while it was opened")
         return list(self.fields.items())
 
@@ -107,7 +111,7 @@ class BinarySource:
 
     def name(self, index: int) -> str:
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return f"record {index - int(self.starts[file]):,} of {os.path.basename(self.paths[file])}"
+        return f"record {index - int(self.starts[file]):,} of {self.files.shown(file)}"
 
     def arrays(self) -> dict[str, NDArray[Any]] | None:
         """The file itself, where it is one and its numbers lie at addresses that their width divides."""

@@ -4,7 +4,6 @@ Decoded blocks are kept up to a bound in bytes, the last used ones. A block that
 """
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from .columns import Many, Values, Wanted, joined, stack_values
 from .ops import BadRecord
 from .sources import FILE_SHIFT, SourceError, row_ids
+from .storage import Files
 
 Ints = NDArray[np.int64]
 KEPT = 256 << 20        # bytes of decoded blocks; at least one is kept
@@ -26,7 +26,7 @@ class BlockSource:
     """Rows of all blocks of all files. A kind says what its files hold (`open`) and decodes a block (`decode`)."""
 
     def __init__(self, paths: list[str], columns: list[Wanted]):
-        self.paths, self.wanted = paths, columns
+        self.paths, self.wanted, self.files = paths, columns, Files(paths)
         self.blocks: list[tuple[int, int]] = []   # (file, block in the file)
         lengths: list[int] = []
         rows_of: list[int] = []
@@ -46,7 +46,7 @@ class BlockSource:
             rows_of.append(sum(rows))
         if self.faults and len(self.faults) == len(paths):
             file = min(self.faults)
-            raise SourceError("E0810", f"`{paths[file]}`: {self.faults[file]}")
+            raise SourceError("E0810", f"`{self.files.shown_path(file)}`: {self.faults[file]}")
         self.starts = np.cumsum([0, *rows_of]).astype(np.int64)
         self.begins = np.cumsum([0, *lengths]).astype(np.int64)
         self.kept: OrderedDict[int, Block | BadRecord] = OrderedDict()
@@ -91,6 +91,8 @@ class BlockSource:
         try:
             columns = self.decode(file, block)
             return {w.field: joined(columns[w.field], w) for w in self.wanted}
+        except SourceError:   # a server that can't be reached
+            raise
         except Exception as error:   # a library may raise anything about damaged data
             return BadRecord("E0801", f"its block of rows can't be read: {_first_line(error)}")
 
@@ -144,7 +146,7 @@ class BlockSource:
 
     def name(self, index: int) -> str:
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return f"row {index - int(self.starts[file]):,} of {os.path.basename(self.paths[file])}"
+        return f"row {index - int(self.starts[file]):,} of {self.files.shown(file)}"
 
     def arrays(self) -> None:
         return None

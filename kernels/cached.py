@@ -82,17 +82,17 @@ class Cache:
         path = os.path.join(self.folder, name)
         temporary = f"{path}.{os.getpid()}.{time.monotonic_ns():x}.part"
         try:
-            if not self._reserve(len(data) + 4):
-                return False
             with open(temporary, "xb", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_SH)
-                file.write(data + zlib.crc32(data).to_bytes(4, "little"))
-                os.replace(temporary, path)
-            return True
+                if self._reserve(file.fileno(), len(data) + 4):
+                    file.write(data + zlib.crc32(data).to_bytes(4, "little"))
+                    os.replace(temporary, path)
+                    return True
         except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            return False
+            pass
+        with suppress(OSError):
+            os.unlink(temporary)
+        return False
 
     # --- whole files ------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Cache:
             fcntl.flock(fd, fcntl.LOCK_SH)
             writer = _Whole(self, fd, what)
             make(writer)
-            self._reserve(-writer.left)
+            self._reserve(fd, -writer.left)
             os.replace(temporary, path)
             return fd
         except BaseException:
@@ -139,14 +139,17 @@ class Cache:
 
     # --- the bound --------------------------------------------------------------------------------
 
-    def _reserve(self, size: int) -> bool:
-        """Make room for some bytes; False if what is in use leaves none."""
+    def _reserve(self, fd: int, size: int) -> bool:
+        """Make a file longer, and room for that; False if what is in use leaves none."""
+        if size > self.limit:
+            return False
         with self._locked():
             total = self._total()
             if total + size > self.limit:
                 total = self._evict(max(0, self.limit - size))
             if total + size > self.limit:
                 return False
+            os.ftruncate(fd, os.fstat(fd).st_size + size)   # so that whoever counts what is there counts it too
             self._record(total + size)
             return True
 
@@ -203,12 +206,13 @@ class _Whole:
 
     def write(self, data: bytes) -> None:
         while self.left < len(data):
-            if not self.cache._reserve(STEP):
+            step = next((n for n in (STEP, len(data) - self.left) if self.cache._reserve(self.fd, n)), None)
+            if step is None:
                 raise SourceError("E0813", f"there is no room for {self.what}",
                                   (f"the cache in `{self.cache.folder}` holds {self.cache.limit:,} bytes at most,"
                                    f" and {self.written:,} of this file, with what else is in use, fill them",
                                    f"{SETTING}=… allows more, PIPEC_CACHE names another folder"))
-            self.left += STEP
+            self.left += step
         view = memoryview(data)
         try:
             while view:

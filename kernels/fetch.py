@@ -171,7 +171,11 @@ def matched(url: str) -> list[str]:
     fs = filesystem(url)
     scheme = url.partition("://")[0]
     found = persistent(url, "list what it matches", lambda: fs.glob(url))
-    return sorted((f if is_remote(f) else f"{scheme}://{f}" for f in found), key=os.fsencode)
+    listed = [f if is_remote(f) else f"{scheme}://{f}" for f in found]
+    if "/." not in url:   # as on this machine, hidden files must be asked for
+        fixed = len(re.split(r"[*?\[]", url)[0].rpartition("/")[0])
+        listed = [f for f in listed if "/." not in f[fixed:]]
+    return sorted(listed, key=os.fsencode)
 
 
 def listed(url: str) -> list[str]:

@@ -1,7 +1,8 @@
 """`files` and `audio`: each file is a record, its content read when it is asked for.
 
 What a schema can ask for: "file" (the content), "name" (the file's name), "path" (as it was found). A field without
-`from` gets the content, or, if it is a path, the path. A folder stands for all files below it; hidden ones are no data.
+`from` gets the content, or, if it is a path, the path. A folder (of a remote one the address ends with `/`) stands for all
+files below it; hidden ones are no data.
 """
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import Wanted, wanted
+from .fetch import is_remote, listed, shown
 from .folder import AUDIO
-from .ops import BadRecord
 from .sources import Column, SourceError, expand, value_of
+from .storage import content
 
 NAMES = ("file", "name", "path")
 
@@ -30,7 +32,7 @@ class FilesSource:
         self.files = [f for path in expand(paths) for f in self._below(path)]
         if not self.files:
             ends = f" that end in: {', '.join(self.suffixes)}" if self.suffixes else ""
-            raise SourceError("E0810", f"`{paths[0]}` holds no files{ends}")
+            raise SourceError("E0810", f"`{shown(paths[0])}` holds no files{ends}")
 
     def _means(self, w: Wanted) -> str:
         name = "|".join(w.names[0])
@@ -41,6 +43,8 @@ class FilesSource:
         raise SourceError("E0601", f"files have no `{name}`", (f"they have: {', '.join(NAMES)}",), w.field)
 
     def _below(self, path: str) -> list[str]:
+        if is_remote(path):
+            return [f for f in (listed(path) if path.endswith("/") else [path]) if self._visible(f, path) and self._counts(f)]
         if not os.path.isdir(path):
             return [path] if self._counts(path) else []
         found = []
@@ -48,6 +52,9 @@ class FilesSource:
             inner[:] = [n for n in inner if not n.startswith(".")]
             found += [os.path.join(folder, n) for n in names if not n.startswith(".") and self._counts(n)]
         return sorted(found, key=os.fsencode)
+
+    def _visible(self, found: str, root: str) -> bool:
+        return not any(part.startswith(".") for part in found[len(root):].split("/"))
 
     def _counts(self, path: str) -> bool:
         return self.suffixes is None or path.rpartition(".")[2].lower() in self.suffixes
@@ -60,19 +67,15 @@ class FilesSource:
 
     def _value(self, path: str, w: Wanted, means: str) -> Any:
         if means != "file":
-            text = path if means == "path" else os.path.basename(path)
+            text = path if means == "path" else os.path.basename(shown(path))
             return os.fsencode(text) if w.word == "bytes" else text
-        try:
-            with open(path, "rb") as file:
-                return value_of(file.read(), w.text, f"`{os.path.basename(path)}`")
-        except (OSError, MemoryError) as error:
-            raise BadRecord("E0801", f"`{path}` can't be read: {getattr(error, 'strerror', None) or 'it is too large'}") from None
+        return value_of(content(path), w.text, f"`{os.path.basename(shown(path))}`")
 
     def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
         return indexes.astype(np.uint64)
 
     def name(self, index: int) -> str:
-        return self.files[index]
+        return shown(self.files[index])
 
     def arrays(self) -> None:
         return None

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .ops import BadRecord
-from .sources import Column, SourceError, shown
+from .fetch import is_remote, listed
+from .fetch import shown as shown_address
+from .sources import Column, SourceError, nearest, shown
+from .storage import content
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 AUDIO = ("wav", "flac", "mp3", "ogg")
@@ -41,26 +43,41 @@ class FolderSource:
         self.columns = [(field, wanted(field, names, t), t) for field, names, t in columns]
         if len(paths) > 1:
             raise SourceError("E0810", "a folder source reads one folder", ("use one folder with a folder per class",))
-        if not os.path.isdir(self.root):
-            from .sources import _nearest
-
-            raise SourceError("E0810", f"there is no folder `{pattern}`", _nearest(self.root))
         extensions = tuple(str(e).lower().lstrip(".") for e in options.get("extensions") or IMAGES + AUDIO)
-        try:
-            self.classes = sorted((e.name for e in os.scandir(self.root) if e.is_dir() and not e.name.startswith(".")),
-                                  key=os.fsencode)
-        except OSError as error:
-            raise SourceError("E0810", f"`{pattern}` can't be read: {error.strerror}") from None
+        found = self._far(extensions) if is_remote(self.root) else self._near(pattern, extensions)
+        self.classes = sorted(found, key=os.fsencode)
         if not self.classes:
-            raise SourceError("E0810", f"`{pattern}` has no folders in it", ("a folder source has one folder per class",))
+            raise SourceError("E0810", f"`{shown_address(pattern)}` has no folders in it",
+                              ("a folder source has one folder per class",))
         self.files: list[tuple[int, str]] = []
         for number, name in enumerate(self.classes):
-            found = sorted(_files(os.path.join(self.root, name), name, extensions), key=os.fsencode)
-            if not found and not options.get("allow_empty"):
+            if not found[name] and not options.get("allow_empty"):
                 raise SourceError("E0810", f"the class folder `{os.path.join(pattern, name)}` is empty",
                                   ("`allow_empty=true` keeps it as a class without files",
                                    f"files that count end in: {', '.join(extensions)}"))
-            self.files += [(number, path) for path in found]
+            self.files += [(number, path) for path in sorted(found[name], key=os.fsencode)]
+
+    def _near(self, pattern: str, extensions: tuple[str, ...]) -> dict[str, list[str]]:
+        """The files of each class, relative to the root."""
+        if not os.path.isdir(self.root):
+            raise SourceError("E0810", f"there is no folder `{pattern}`", nearest(self.root))
+        try:
+            classes = [e.name for e in os.scandir(self.root) if e.is_dir() and not e.name.startswith(".")]
+        except OSError as error:
+            raise SourceError("E0810", f"`{pattern}` can't be read: {error.strerror}") from None
+        return {name: _files(os.path.join(self.root, name), name, extensions) for name in classes}
+
+    def _far(self, extensions: tuple[str, ...]) -> dict[str, list[str]]:
+        self.root = self.root.rstrip("/")
+        found: dict[str, list[str]] = {}
+        for address in listed(self.root):
+            path = address[len(self.root) + 1 :]
+            parts = path.split("/")
+            if len(parts) > 1 and not any(p.startswith(".") for p in parts):
+                files = found.setdefault(parts[0], [])
+                if "." in parts[-1] and parts[-1].rpartition(".")[2].lower() in extensions:
+                    files.append(path)
+        return found
 
     def __len__(self) -> int:
         return len(self.files)
@@ -72,11 +89,7 @@ class FolderSource:
     def _value(self, what: str, number: int, path: str, type_text: str) -> Any:
         match what:
             case "file":
-                try:
-                    with open(os.path.join(self.root, path), "rb") as file:
-                        return file.read()
-                except OSError as error:
-                    raise BadRecord("E0801", f"`{path}` can't be read: {error.strerror}") from None
+                return content(os.path.join(self.root, path))
             case "class":
                 word = type_text.rstrip("?")
                 return np.dtype({"u": "uint", "i": "int"}[word[0]] + word[1:]).type(number)

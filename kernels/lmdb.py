@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import wanted
+from .fetch import is_remote
 from .ops import BadRecord
 from .sources import Column, SourceError, expand, row_ids, value_of
 
@@ -26,6 +27,9 @@ class LmdbSource:
             raise SourceError("E0810", "LMDB databases are read with the package lmdb, which isn't installed",
                               ("pip install 'pipec[lmdb]'",)) from None
         self.paths = expand(paths)
+        if any(map(is_remote, self.paths)):
+            raise SourceError("E0810", "LMDB databases are mapped into memory, so remote ones can't be read",
+                              ("copy it to this machine, or use one of the other sources",))
         self.fields = [(w, "key" if "key" in w.names[0] else "value") for w in map(wanted, columns)]
         self.opened, self.keys = [], []
         for path in self.paths:

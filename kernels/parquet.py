@@ -26,7 +26,7 @@ class ParquetSource(BlockSource):
         super().__init__(expand(paths), [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
-        with self._reader(path, None) as reader:
+        with self._reader(file, None) as reader:
             self.metadata[file] = reader.metadata
             schema = reader.schema_arrow
             self.steps[file] = [[resolve(path, schema, names, w) for names in w.names] for w in self.wanted]
@@ -34,14 +34,16 @@ class ParquetSource(BlockSource):
             self.leaves[file] = [p for p in stored if any(_leads(p, s) for steps in self.steps[file] for s in steps)]
             return [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
 
-    def _reader(self, path: str, metadata: Any) -> Any:
+    def _reader(self, file: int, metadata: Any) -> Any:
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(path, metadata=metadata, coerce_int96_timestamp_unit="us")
+        far = file in self.files.far
+        return pq.ParquetFile(self.files.open(file) if far else self.paths[file], metadata=metadata, pre_buffer=far,
+                              coerce_int96_timestamp_unit="us")
 
     def decode(self, file: int, block: int) -> Block:
         rows = self.metadata[file].row_group(block).num_rows
-        with self._reader(self.paths[file], self.metadata[file]) as reader:
+        with self._reader(file, self.metadata[file]) as reader:
             table = reader.read_row_group(block, columns=self.leaves[file], use_threads=False)
         if table.num_rows != rows:
             raise ValueError(f"it has {table.num_rows:,} rows, its header says {rows:,}")

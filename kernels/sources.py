@@ -97,16 +97,16 @@ def expand(paths: Sequence[str]) -> list[str]:
         if glob.has_magic(path):
             matched = sorted(glob.glob(path, recursive=True), key=os.fsencode)
             if not matched:
-                raise SourceError("E0810", f"no file matches `{given}`", _nearest(path))
+                raise SourceError("E0810", f"no file matches `{given}`", nearest(path))
             found += matched
         elif os.path.exists(path):
             found.append(path)
         else:
-            raise SourceError("E0810", f"there is no file `{given}`", _nearest(path))
+            raise SourceError("E0810", f"there is no file `{given}`", nearest(path))
     return found
 
 
-def _nearest(path: str) -> tuple[str, ...]:
+def nearest(path: str) -> tuple[str, ...]:
     """A note that says which part of a path does exist."""
     folder = os.path.dirname(path) or "."
     while folder and not os.path.isdir(folder) and os.path.dirname(folder) != folder:

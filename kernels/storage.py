@@ -120,6 +120,18 @@ class Files:
             os.close(shared.fd)
 
 
+def content(path: str) -> bytes:
+    """All of a file. Raises BadRecord, SourceError."""
+    try:
+        if fetch.is_remote(path):
+            file = opened(path)
+            return file.pread(file.size, 0)
+        with open(path, "rb") as near:
+            return near.read()
+    except (OSError, MemoryError) as error:
+        raise BadRecord("E0801", f"`{path}` can't be read: {getattr(error, 'strerror', None) or 'it is too large'}") from None
+
+
 class _Shared:
     """An open file that is closed when the last reader is done with it."""
 
