@@ -172,7 +172,7 @@ def test_a_server_that_never_answers_is_given_up(store, hasty, monkeypatch):
         open_source("tar", [store.url("x.tar?key=secret")], {}, COLUMNS)
     assert caught.value.code == "E0812" and "3 attempts" in caught.value.notes[0] and "secret" not in str(caught.value)
     assert store.asked["x.tar"] == 3
-    with pytest.raises(SourceError, match="Connect call failed|Cannot connect") as caught:
+    with pytest.raises(SourceError, match=r"Connect call failed|Cannot connect") as caught:
         open_source("tar", ["http://127.0.0.1:9/x.tar"], {}, COLUMNS)
     assert caught.value.code == "E0812"
 
@@ -216,10 +216,10 @@ def test_an_object_that_changes_ends_the_run(store, hasty):
 def test_a_length_that_is_a_lie_makes_a_message(store, hasty):
     store.files["x.csv"] = b"a\n" + b"1\n" * 1000
     store.trouble = lambda path, n: "longer" if n == 0 else None
-    with pytest.raises(SourceError, match="has changed|can't be read"):
+    with pytest.raises(SourceError, match=r"has changed|can't be read"):
         open_source("csv", [store.url("x.csv")], {}, [("a", (("a",),), "i64")])
     store.tags = False
-    with pytest.raises(SourceError, match="has changed|can't be read"):
+    with pytest.raises(SourceError, match=r"has changed|can't be read"):
         open_source("csv", [store.url("x.csv")], {}, [("a", (("a",),), "i64")])
 
 
@@ -242,7 +242,7 @@ def test_without_a_tag_nothing_outlives_the_run(store):
 def test_a_run_ends_with_the_message_whatever_skip_bad_says(tmp_path, store, hasty, monkeypatch):
     monkeypatch.setenv("PIPEC_REMOTE_ATTEMPTS", "2")
     monkeypatch.setenv("PIPEC_REMOTE_CACHE", "0")
-    store.files["x.tar"] = tar_bytes(400)
+    store.files["x.tar"] = tar_bytes(1500, size=20_000)
     path = tmp_path / "p.pipe"
     path.write_text(f'''schema Sample
   jpg: bytes
@@ -258,10 +258,10 @@ pipeline p
     store.asked.clear()
     remote._shared.clear()
     store.trouble = lambda path, n: 503 if n > 4 else None
-    with open_loader(str(path), as_="numpy", workers="threads", threads=2) as loader:
-        with pytest.raises(DataError, match="can't be read: the server answers 503") as caught:
-            for batch in loader:
-                found.append(fields_of(batch))
+    loader = open_loader(str(path), as_="numpy", workers="threads", threads=2)
+    with loader, pytest.raises(DataError, match="can't be read: the server answers 503") as caught:
+        for batch in loader:
+            found.append(fields_of(batch))
     assert caught.value.code == "E0812" and 0 < len(found) < len(expected)
     assert_same(found, expected[: len(found)])
 
