@@ -33,8 +33,14 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--data", action="store_true", help="also compare schemas with the data's own headers")
     check.add_argument("--format", choices=("text", "json"), default="text")
 
-    explain = command("explain", "explain an error code: a failing program, the rule, the repair", program=False)
-    explain.add_argument("code", metavar="CODE", nargs="?", help="such as E0203; without it, a list of all")
+    explain = command("explain", "explain the plan of a program, or an error code", program=False)
+    explain.add_argument("code", metavar="FILE|CODE", nargs="?", help="a program, or a code such as E0203; without it, all codes")
+    explain.add_argument("settings", nargs="*", metavar="name=value", help="params of the program")
+    explain.add_argument("--measure", action="store_true", help="also run it a while and show what each step costs")
+    explain.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to run it for --measure; default: 2")
+    explain.add_argument("--html", metavar="PATH", help="write a page with the graph drawn")
+    explain.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
+    explain.add_argument("--allow-extern", action="store_true", help="let --measure run the program's `extern fn`")
 
     fmt = command("fmt", "format programs in place", program=False)
     fmt.add_argument("files", nargs="+", metavar="FILE")
@@ -66,6 +72,21 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--field", action="append", metavar="NAME", help="only this field; an image is also written to PNG")
     show.add_argument("--epoch", type=_place, default=0, metavar="E")
 
+    serve = command("serve", "run a program as a server that many trainings read from")
+    _running(serve)
+    serve.add_argument("--name", metavar="NAME", help="what `pipec.attach` calls it; default: the file's name")
+    serve.add_argument("--wait-for", type=_count, default=1, metavar="N", help="begin when N consumers are there")
+    serve.add_argument("--epochs", type=_count, metavar="N", help="end after N epochs; default: when stopped")
+    serve.add_argument("--max-skew", type=_count, metavar="N", help="records that the fastest may be ahead of the slowest")
+    serve.add_argument("--patience", type=_seconds, default=10.0, metavar="SECONDS",
+                       help='how long a consumer with when_slow="drop" may hold the others back (10)')
+    serve.add_argument("--metrics", type=_place, metavar="PORT", help="Prometheus text on this port of 127.0.0.1; 0: any")
+
+    command("ps", "list the servers of this user", program=False)
+
+    stop = command("stop", "tell a server to deliver what is there and end", program=False)
+    stop.add_argument("name", metavar="NAME")
+
     new = command("new", "write a first program for data: tar shards, class folders, .npz, .npy", program=False)
     new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
     new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
@@ -94,6 +115,16 @@ def _whole(text: str, least: int) -> int:
         number = least - 1
     if not least <= number < 1 << 31:
         raise argparse.ArgumentTypeError(f"`{text}` is no whole number from {least} on")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number of seconds")
     return number
 
 
@@ -176,6 +207,11 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             from .run import run
 
             return run(arguments)
+        case "serve" | "ps" | "stop":
+            from . import serve
+
+            ended: int = getattr(serve, arguments.command)(arguments)
+            return ended
         case "show":
             from .show import show
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +105,19 @@ def _opened(program: Program, node: Node) -> tuple[int, list[Problem]]:
     return length or 0, wrong
 
 
+def names_program(text: str) -> bool:
+    """Is this a program's file rather than an error's code."""
+    path, _ = split_file(text)
+    return os.path.isfile(path) or path.endswith((".pipe", ".pipec")) or os.sep in path
+
+
 def explain(arguments: argparse.Namespace) -> int:
     from ..dsl.explain import codes, page
 
+    if arguments.code is not None and names_program(arguments.code):
+        from .plan import explain_plan
+
+        return explain_plan(arguments)
     if arguments.code is None:
         for code in codes():
             found = page(code)

@@ -7,7 +7,7 @@ where one condition chooses all elements (lowering then asks it once).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -137,14 +137,38 @@ def inlinable(emit: Node) -> frozenset[Node]:
 
 def pays(build: Node, u: Uses, facts: Facts, work: Work) -> bool:
     """Is computing elements where they are indexed right, and cheaper than memory."""
-    if not u.indexed or facts.ends(build.args[0]) or facts.one_choice(build):
-        return False
+    return bool(u.indexed) and stored_for(build, u, facts, work) is None
+
+
+def stored_for(build: Node, u: Uses, facts: Facts, work: Work) -> str | None:
+    """Why a build lies in memory instead of being computed where it is read; None where it is computed there."""
+    if not u.indexed:
+        return "all of it is asked for at once"
+    if facts.ends(build.args[0]):
+        return "an element may end the record, also one that nobody reads"
+    if facts.one_choice(build):
+        return "one condition chooses all elements, and is asked once"
     if any(n["guard"] and not build.args[0].type.is_scalar for n in u.indexed):
-        return False
-    cost = work.of(build.args[0])
-    if cost <= CHEAP:
-        return True
-    return not u.whole and not u.again and len(u.indexed) == 1
+        return "it is read outside its edge, and its elements are tensors"
+    if work.of(build.args[0]) <= CHEAP:
+        return None
+    if u.whole:
+        return "it is read by element and asked for as a whole, too"
+    if u.again:
+        return "a loop would compute elements again and again"
+    return None if len(u.indexed) == 1 else "several places read it, and its elements aren't cheap"
+
+
+def explained(roots: Sequence[Node]) -> dict[Node, str]:
+    """Every build that lies in memory although it is read by element, and why."""
+    facts, work = Facts(roots), Work()
+    found: dict[Node, str] = {}
+    for root in roots:
+        for build, u in uses(root, facts).items():
+            why = stored_for(build, u, facts, work) if u.indexed else None
+            if why is not None:
+                found[build] = why
+    return found
 
 
 class Work:

@@ -54,8 +54,12 @@ class Lines:
         return next((line for span in spans if (line := self.at(span)) is not None), None)
 
 
-def lines_of(roots: Sequence[Node], spans: Mapping[Node, Sequence[Span]], lines: Lines) -> dict[Node, Line]:
-    """The line of every node below `roots`: the first that names it, else that of what uses it (the earliest)."""
+def lines_of(roots: Sequence[Node], spans: Mapping[Node, Sequence[Span]], lines: Lines,
+             given: Mapping[Node, Line] | None = None) -> dict[Node, Line]:
+    """The line of every node below `roots`: the first that names it, else that of what uses it (the earliest).
+
+    `given`: lines of nodes that no place tells, such as conditions.
+    """
     ordered: dict[Node, None] = {}
     stack = [(r, False) for r in roots]
     while stack:
@@ -66,7 +70,7 @@ def lines_of(roots: Sequence[Node], spans: Mapping[Node, Sequence[Span]], lines:
             stack.append((n, True))
             stack.extend((c, False) for c in children(n) if c not in ordered)
     found: dict[Node, Line] = {}
-    asked: dict[Node, Line] = {}
+    asked: dict[Node, Line] = dict(given or {})
     for n in reversed(ordered):
         line = lines.first(spans.get(n, ())) or asked.get(n)
         if line is None:

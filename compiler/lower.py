@@ -43,6 +43,8 @@ class Told:
     outputs: dict[str, Node] = field(default_factory=dict)
     conditions: tuple[Node, ...] = ()
     steps: dict[int, tuple[Node, ...]] = field(default_factory=dict)
+    stored: dict[int, tuple[Node, ...]] = field(default_factory=dict)   # tensors that a kernel keeps for itself
+    program: plan.Program | None = None
     start: Node | None = None
     stages: tuple[Node, ...] = ()
 
@@ -62,6 +64,8 @@ def lower_frame(
     program = frame.finish(outputs)
     if told is not None:
         told.outputs, told.conditions, told.steps = outputs, tuple(c for _, c in requires), frame.told
+        told.stored = frame.stored
+        told.program = program
     return program, frame.kernels
 
 
@@ -143,6 +147,7 @@ class _Frame:
         self.partly: list[str] = []                  # by the open kernel, in some frames only
         self.after: list[tuple[plan.Step, Node]] = []     # what must follow the open kernel, and its condition
         self.told: dict[int, tuple[Node, ...]] = {}  # of each step
+        self.stored: dict[int, tuple[Node, ...]] = {}
 
     # --- slots ---
 
@@ -242,6 +247,7 @@ class _Frame:
             self.kernels.append(kernel)
             args = tuple(plan.Arg(a.kind, a.slot, a.axis, a.writes) for a in kernel.arguments)
             self.given(kernel)
+            self.stored[len(self.steps)] = tuple(self.open.stored)
             self.step(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly)), *self.open.met)
         for step, condition in self.after:
             self.step(step, condition)
@@ -341,6 +347,8 @@ class _Frame:
         """The call's step, to be made when the kernel that computes its arguments is closed."""
         condition = self.ran[c] = asked.get(c, TRUE)
         when = None if condition is TRUE else self.call_argument(condition)
+        if condition is TRUE:
+            self.keep(c)
         with self.only_where(condition):
             args = tuple(self.call_argument(a) for a in c.args)
 
@@ -357,6 +365,19 @@ class _Frame:
             return plan.CallExtern(called, args, tuple(outputs), site, when)
 
         return make
+
+    def keep(self, c: Node) -> None:
+        """Small tensors that this call's arguments are computed from, and that are needed again after it, get slots, so that
+        no later kernel computes them again."""
+        before = set(reachable(*c.args))
+        stack = list(c.args)
+        while stack:
+            n = stack.pop()
+            if n.op == "call" and not is_library(n) and n not in self.made:
+                stack += n.args
+            elif n.op == "build" and all(isinstance(d, int) for d in n.type.dims) and not self.facts.free(n) \
+                    and any(n in u.args for u in reachable(*self.roots) if u not in before):
+                self.compute(n, f"kept{len(self.slots)}")
 
     @contextmanager
     def only_where(self, condition: Node) -> Iterator[None]:

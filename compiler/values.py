@@ -10,9 +10,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dsl.types import OBJECTS, Type
+from ..dsl.types import FLOATS, OBJECTS, Type
 from ..kernels import ops
+from ..kernels.random import signed
 from ..kernels.scalar import SCALARS
+from ..kernels.table import digest
 from .fuse import copied
 from .graph import Node, node, var
 from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, lying, meeting, recast, rounded, stored, typed, zero
@@ -68,6 +70,7 @@ class Lowering:
         self.arguments: list[Argument] = []
         self.places: dict[tuple[str, str, int], str] = {}   # (kind, slot, axis) → name of the argument
         self.met: dict[Node, None] = {}                     # every node that the kernel computes
+        self.stored: dict[Node, None] = {}                  # … those tensors that it keeps in memory for itself
 
     # --- arguments ---
 
@@ -365,6 +368,7 @@ class Lowering:
         if slot is not None:
             made = self.frames[0].tensors[n] = self.memory(slot, n.type)
             return made
+        self.stored[n] = None
         home, knower, guard = self.home(n)
         with self.inside(home):
             made = self.scratch(n.type, [self.dim(d) for d in n.type.dims])
@@ -444,7 +448,17 @@ class Lowering:
         """An operator's own loops, writing into `out` (a tuple for several results)."""
         operator = ops.OPERATORS[n["op"]]
         assert operator.lower is not None
-        operator.lower(self.k, out, *[self.operand(a) for a in n.args])
+        operator.lower(self.k, out, *[self.digest(a, n) if operator.digests else self.operand(a) for a in n.args])
+
+    def digest(self, a: Node, call: Node) -> Expr:
+        """64 bits that stand for a text or an integer."""
+        if a.op == "const" and a.type.dtype in OBJECTS:
+            return Const(signed(digest(a["value"])), "i64")
+        if a.type.dtype in FLOATS:
+            self.k.fail(self.site("E0801", f"{call['op']}: it takes an integer or a text", call))
+            return Const(0, "i64")
+        value = self.local(self.expr(a))
+        return Load(self.argument("data", "@digests", "i64"), value, "i64") if a.type.dtype in OBJECTS else value
 
     def operand(self, a: Node) -> Any:
         if a.op == "const" and a.type.dtype in OBJECTS:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..kernels.ops import OPERATORS, BadRecord
 from .blocks import DTYPES, NUMBERS, Block, Ints, address_of, view
+from .clock import Clock
 from .errors import DataError, Where
 from .held import Failure, Frames, Gaps, Held, Target, Values
 from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
@@ -19,6 +20,7 @@ from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require,
 Kernel = Callable[[int, int, int, int], None]
 DROPPED = -2         # status of a frame that `where` left out
 NEEDS_MEMORY = -1    # status of a frame whose kernel wants a larger arena
+TEXTS = ("@order", "@digests")   # arguments about all texts of a chunk: their places in order, 64 bits for each
 
 
 class Runner(Values):
@@ -29,6 +31,7 @@ class Runner(Values):
         """`params`: values of open params by name. Raises DataError for extern functions not allowed or not found."""
         super().__init__(program, params)
         self.kernels = kernels
+        self.clock: Clock | None = None   # counts where somebody asks
         self.externs = {s.target: _load_extern(s.target, allow_extern, self._where(s.site)) for s in program.steps
                         if isinstance(s, CallExtern)}
 
@@ -42,8 +45,11 @@ class Runner(Values):
 
     def run(self, frames: Frames, targets: Mapping[str, Target] | None = None) -> None:
         """Fill every slot of the program; outputs named in `targets` (slot → place) go there."""
-        targets = targets or {}
-        for step in self.program.steps:
+        targets, clock = targets or {}, self.clock
+        for number, step in enumerate(self.program.steps):
+            asked = int(np.count_nonzero(frames.status == 0)) if clock is not None else 0
+            if clock is not None:
+                clock.begin()
             match step:
                 case RunKernel():
                     self._kernel(frames, step, targets)
@@ -55,18 +61,22 @@ class Runner(Values):
                     self._call(frames, step, None)
                 case CallEach():
                     self._call_each(frames, step)
+            if clock is not None:
+                clock.end(number, asked)
             if not (frames.status == 0).any():
                 break
         for r in np.flatnonzero(frames.status > 0):
             if not any(f.frame == r for f in frames.failures):
                 frames.failures.append(Failure(int(r), int(frames.status[r])))
+        if clock is not None:
+            clock.look(self, frames)
 
     def _kernel(self, frames: Frames, step: RunKernel, targets: Mapping[str, Target]) -> None:
         for name in step.outputs:
             self._prepare(frames, self.slots[name], targets.get(name))
         table = np.zeros((frames.count, max(1, len(step.args))), np.int64)
         for j, arg in enumerate(step.args):
-            if arg.slot == "@order" or arg.writes:
+            if arg.slot in TEXTS or arg.writes:
                 continue
             held = frames.values[arg.slot]
             if held.objects is not None and (held.at is None or held.done is not None):
@@ -79,8 +89,8 @@ class Runner(Values):
                 assert at is not None
                 table[:, j] = at
         for j, arg in enumerate(step.args):
-            if arg.slot == "@order":   # all texts have their numbers by now
-                table[:, j] = address_of(self.texts.places())
+            if arg.slot in TEXTS:   # all texts have their numbers by now
+                table[:, j] = address_of(self.texts.places() if arg.slot == "@order" else self.texts.digests())
         self._launch(self.kernels[step.kernel], table, frames.status)
         for j, arg in enumerate(step.args):
             if not arg.writes:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..kernels.random import draw_key
 from . import order as orders
 from .blocks import DTYPES, view
+from .clock import READ, Clock
 from .errors import DataError, Where
 from .execute import Kernel, Runner
 from .frames import Row
@@ -106,6 +107,7 @@ class Feed:
         self.heavy = source.heavy or any(not isinstance(s, RunKernel | Require) for s in segment.program.steps)
         self.marks = source.marks or any(o.op != "shard" for o in segment.orders)
         self.epoch = -1
+        self.clock: Clock | None = None   # of the program's steps and of reading, where somebody asks
         self.orders: dict[int, orders.Order] = {}
         self.picked: Picked | None = None   # set after `start_epoch` where only some positions are run
 
@@ -173,6 +175,7 @@ class Feed:
             runner = self.idle.get_nowait()
         except queue.Empty:
             runner = Runner(self.segment.program, self.kernels, self.params, self.allow_extern)
+            runner.clock = self.clock
             runner.start_epoch(self.epoch, [draw_key(self.seed, p, self.epoch) for p in self.segment.program.draws])
         try:
             yield runner
@@ -187,7 +190,11 @@ class Feed:
         """
         indexes, again = self.order(turn).at(positions)
         runner = held.enter_context(self.runner())
+        if self.clock is not None:
+            self.clock.begin()
         frames = self.input.frames(runner, self.fields, indexes, turn, self._joined(again, turn), held)
+        if self.clock is not None:
+            self.clock.end(READ, len(positions))
         runner.run(frames, {slot: targets[name] for name, slot in self.slots.items() if targets and name in targets})
         return runner, frames
 
