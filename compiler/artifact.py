@@ -22,6 +22,7 @@ from ..runtime.plan import Plan
 from .graph import Node, ParamInfo, Program
 from .graphtext import parse_lines, print_lines
 from .graphtokens import GraphTextError
+from .retype import IllTyped
 
 MOST_PLACES = 4   # of one node
 
@@ -151,10 +152,13 @@ def compiled_again(artifact: Artifact) -> Plan:
     """The plan of an artifact's graph, its objects in the compile cache. Raises Unusable."""
     from .compile import lowered
     from .native import build
+    from .retype import check_graph
 
     program = program_of(artifact)
     try:
-        compiled = lowered(program)
+        compiled = lowered(program, untrusted=check_graph(program.emit, program.params, program.seed is not None))
     except PipeError as error:
         raise NotAGraph(f"has a graph that can't be compiled: {error.problems[0].title}") from None
+    except IllTyped as error:
+        raise NotAGraph(f"has a graph that no program has: {error}") from None
     return msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels)))

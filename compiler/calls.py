@@ -12,7 +12,7 @@ from ..dsl.types import BOOL, DTYPES, FLOATS, I64, INT_RANGE, INTS, NUMBERS, OBJ
 from . import aggregates, arithmetic, functions, randomness, slips
 from .graph import Node, const, node, number
 from .promote import apply, as_dim, cast, dim_node, meet, select
-from .scope import FileScope, Scope, Value, unknown
+from .scope import Context, FileScope, Scope, Value, unknown
 from .signatures import Given, all_scalars, arguments, head_of, operators, passed, result_type
 from .words import described
 
@@ -293,36 +293,47 @@ def opaque(el: Elaborator, scope: Scope, fn: Opaque, e: tree.Call) -> Value:
     if given is None:
         return unknown(e.span)
     if not all_scalars(fn.head):
-        return _opaque(el, scope, fn, e, given, None)
+        return _opaque(el, scope, fn, e.span, given, None)
     values = {g.formal.name: el.expr(scope, g.value).at(g.span) for g in given if g.value is not None}
     if not all(v.known for v in values.values()):
         return unknown(e.span)
 
     def one(each: list[Value]) -> Value:
-        return _opaque(el, scope, fn, e, given, dict(zip(values, each, strict=True)))
+        return _opaque(el, scope, fn, e.span, given, dict(zip(values, each, strict=True)))
 
     return el.lift(scope, e.span, list(values.values()), one, f"`{fn.head.name}`")
 
 
 def _opaque(
-    el: Elaborator, scope: Scope, fn: Opaque, e: tree.Call, given: Sequence[Given], values: dict[str, Value] | None
+    el: Elaborator, scope: Scope, fn: Opaque, span: Span, given: Sequence[Given], values: dict[str, Value] | None
 ) -> Value:
     callee = Scope(fn.file, facts=scope.facts, sizes=scope.sizes)
     found = passed(el, scope, callee, fn.head, given, values)
     if found is None:
-        return unknown(e.span)
+        return unknown(span)
     args = tuple(v.node for v in found.values() if v.node is not None)
     if fn.head.result is not None:
         type = result_type(el, callee, fn.head.result, lambda axis: _extent(fn.name, args, "", axis))
-        return unknown(e.span) if type is None else _node(fn, args, type, e.span)
+        return unknown(span) if type is None else _node(fn, args, type, span)
     parts = []
     for formal in fn.head.results:
         part = partial(_extent, fn.name, args, formal.name)
         type = result_type(el, callee, formal.type, part)
         if type is None:
-            return unknown(e.span)
+            return unknown(span)
         parts.append((formal.name, type.strong()))
-    return _node(fn, args, Type("struct", parts=tuple(parts)), e.span)
+    return _node(fn, args, Type("struct", parts=tuple(parts)), span)
+
+
+def call_of(fn: Opaque, args: Sequence[Node]) -> tuple[Node | None, list[tuple[Node, Node]]]:
+    """The call of `fn` with these args, and the sizes that must be equal for it; None where they don't fit."""
+    from .elaborate import Elaborator
+
+    el, here = Elaborator(Context()), Span("<graph>", 0, 0)
+    scope = Scope(NO_NAMES)
+    values = {f.name: Value(a, a.type, here) for f, a in zip(fn.head.formals, args, strict=True)}
+    made = _opaque(el, scope, fn, here, [Given(f, None, here) for f in fn.head.formals], values)
+    return made.node, [(a, b) for a, b, _ in scope.sizes]
 
 
 def _node(fn: Opaque, args: Sequence[Node], type: Type, span: Span) -> Value:

@@ -22,12 +22,22 @@ from .objects import folder, holds, target, user_key
 from .plan import Plan
 
 LARGEST = 64 << 20
+LARGE = 1 << 20   # bytes of a file that isn't read at every start
+
+
+class File(msgspec.Struct, frozen=True):
+    """What a file held, and what `stat` said of it."""
+
+    hash: str
+    size: int
+    mtime: int
+    inode: int
 
 
 class Entry(msgspec.Struct):
-    """A plan and the files it depends on: path → blake2b of the file's bytes."""
+    """A plan and the files it depends on."""
 
-    files: dict[str, str]
+    files: dict[str, File]
     plan: Plan
 
 
@@ -58,12 +68,35 @@ def _place(told: str) -> Path:
     return folder() / "plans" / name
 
 
-def _digest(path: str) -> str:
+def content_hash(path: str) -> str:
+    """Of a file's bytes; "" where it can't be read."""
+    made = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb") as file:
-            return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+            while block := file.read(1 << 20):
+                made.update(block)
     except OSError:
         return ""
+    return made.hexdigest()
+
+
+def _seen(path: str, known: str = "") -> File:
+    """A file as it is now; `known` is its hash where that has just been found."""
+    try:
+        info = os.stat(path)
+        return File(known or content_hash(path), info.st_size, info.st_mtime_ns, info.st_ino)
+    except OSError:
+        return File("", 0, 0, 0)
+
+
+def _unchanged(path: str, before: File) -> bool:
+    """Does it hold what it held; a large one is taken to, where size, time and inode are the same."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False
+    same = (info.st_size, info.st_mtime_ns, info.st_ino) == (before.size, before.mtime, before.inode)
+    return before.hash != "" and ((same and before.size > LARGE) or content_hash(path) == before.hash)
 
 
 def _mac(content: bytes) -> bytes:
@@ -77,8 +110,8 @@ def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | Non
 
 def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
     """Keep a program's plan. Failing to (a full disk, a folder that can't be written) costs time only."""
-    files = {name: _digest(name) for name in plan.texts if os.path.exists(name)}
-    _keep(_path(path, overrides, run), Entry(plan.files | files, plan))
+    texts = {name: _seen(name) for name in plan.texts if os.path.exists(name)}
+    _keep(_path(path, overrides, run), Entry(_files(plan) | texts, plan))
 
 
 def find_made(identity: str) -> Plan | None:
@@ -87,7 +120,11 @@ def find_made(identity: str) -> Plan | None:
 
 
 def keep_made(identity: str, plan: Plan) -> None:
-    _keep(_made(identity), Entry(plan.files, plan))
+    _keep(_made(identity), Entry(_files(plan), plan))
+
+
+def _files(plan: Plan) -> dict[str, File]:
+    return {path: _seen(path, known) for path, known in plan.files.items()}
 
 
 def _found(place: Path) -> Plan | None:
@@ -99,7 +136,7 @@ def _found(place: Path) -> Plan | None:
         entry = msgspec.msgpack.decode(content[32:], type=Entry)
     except (OSError, msgspec.MsgspecError):
         return None
-    if any(_digest(name) != known or not known for name, known in entry.files.items()):
+    if not all(_unchanged(name, before) for name, before in entry.files.items()):
         return None
     if not all(holds(k.key) for k in entry.plan.kernels):
         return None
