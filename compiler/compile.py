@@ -83,6 +83,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     parts = cut(emit)
     lowering = _Lowering(replace(program, emit=emit, spans=spans))
     above = lowering.chain("above", parts.above)
+    before = len(lowering.kernels)
     below = lowering.below(parts)
     params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
     text = print_graph(emit)
@@ -90,8 +91,19 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     plan = Plan(
         name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
-        texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest())
+        texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
+        device=_for_device(lowering.kernels[before:]))
     return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told)
+
+
+def _for_device(below: Sequence[Kernel]) -> tuple[plans.DeviceKernel, ...]:
+    """Kernels of the lines below `share` as CUDA C; those that compute a batch's size stay on the CPU."""
+    wanted = [k for k in below if "_n_" not in k.name]
+    if not wanted:
+        return ()
+    from .emit_cuda import device_kernel
+
+    return tuple(map(device_kernel, wanted))
 
 
 def _carry_stages(before: Node, after: Node, spans: Spans) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..dsl.types import BYTES_PER_VALUE
 from ..runtime.plan import DeviceKernel
-from .cuda_split import Item, Nest, phases, statements
+from .cuda_split import Item, Nest, every, phases, statements
 from .emit_numba import Interner, argument_text, clean, expressions, routines_of, walk
 from .emit_numba import const_text as python_text
 from .loops import (
@@ -477,7 +477,7 @@ class _Phases:
             keeps = any(isinstance(s, Alloc) for s in walk(body))
             if own or tells or keeps or self.assigned[k] & needed:
                 wanted.add(k)
-                needed |= self.used[k]
+                needed |= self.used[k] | (self.assigned[k] if own else set())   # what it changes only sometimes
         return wanted
 
     def _home(self, k: int) -> int:
@@ -551,8 +551,6 @@ def _assigned(body: Iterable[Stmt]) -> set[str]:
 
 def _used(body: Sequence[Stmt], item: Item) -> set[str]:
     """Variables and buffers that a statement reads or stores to."""
-    from .cuda_split import every
-
     roots = list(expressions(body))
     if isinstance(item.stmt, Nest):
         roots += [e for level in item.stmt.levels for e in (level.start, level.stop)]
@@ -592,7 +590,7 @@ def device_kernel(kernel: Kernel) -> DeviceKernel:
         lines += [*made.text(k), "}", *LAUNCH[kind].format(symbol=symbol, stride=max(1, len(kernel.arguments))).split("\n"), ""]
     return DeviceKernel(
         name=kernel.name, text="\n".join(lines), launches=tuple(launches),
-        scratch=_scratch(made), fails=any(isinstance(s, Fail) for s in walk(kernel.body)),
+        scratch=_scratch(made), steady=_steady(kernel), outputs=_outputs(kernel),
         sizes=tuple((a.slot, a.axis, *_told(kernel, a)) for a in kernel.arguments if a.writes and a.kind == "size"))
 
 
@@ -606,6 +604,48 @@ def _scratch(made: _Phases) -> int | None:
             return None
         total += int(s.count.value) * BYTES_PER_VALUE[s.dtype] + 128
     return math.ceil(total / 64) * 64
+
+
+def _outputs(kernel: Kernel) -> tuple[str, ...] | None:
+    """Slots whose memory the kernel takes itself, in the order in which it does; None where only running tells."""
+    slots = {a.name: a.slot for a in kernel.arguments if a.writes and a.kind != "size"}
+    taken = [s.buffer for s in walk(kernel.body) if isinstance(s, Alloc) and s.escapes]
+    plain = [s.buffer for s in kernel.body if isinstance(s, Alloc) and s.escapes]
+    whole = taken == plain and set(taken) == set(slots) and not any(a.kind == "mask" and a.writes for a in kernel.arguments)
+    return tuple(slots[b] for b in taken) if whole else None
+
+
+def _steady(kernel: Kernel) -> bool:
+    """Do sizes, counts and params alone decide whether a record fails and how much memory it takes?"""
+    plain = {a.name for a in kernel.arguments if a.slot == "@count" or a.slot.startswith("param.")}
+    moving: set[str] = set()
+
+    def moves(*roots: Expr) -> bool:
+        return any((isinstance(e, Load) and e.buffer not in plain) or (isinstance(e, Var) and e.name in moving)
+                   for r in roots for e in every(r))
+
+    def follow(body: Iterable[Stmt], unsure: bool) -> bool:
+        steady = True
+        for s in body:
+            match s:
+                case Let(var=v, value=value) | Set(var=v, value=value):
+                    if unsure or moves(value):
+                        moving.add(v)
+                case If(condition=c, then=then, other=other):
+                    steady &= follow(then, unsure or moves(c)) and follow(other, unsure or moves(c))
+                case For(start=start, stop=stop, body=inner):
+                    steady &= follow(inner, unsure or moves(start, stop))
+                case Alloc(count=count):
+                    steady &= not (unsure or moves(count))
+                case Fail():
+                    steady &= not unsure
+        return steady
+
+    before = -1
+    while before < len(moving):   # what a loop's turn changes, the next one sees
+        before = len(moving)
+        result = follow(kernel.body, False)
+    return result
 
 
 def _told(kernel: Kernel, a: Argument) -> tuple[str, int]:

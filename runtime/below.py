@@ -120,11 +120,14 @@ class Below:
             row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip, rows.count)
             for later in self.later:
                 assert row is not None
-                row, _ = later.one(row)
+                row = self._one(later, row)
                 if row is None:
                     break
             if row is not None:
                 yield row.fields, progress
+
+    def _one(self, later: Later, row: Row) -> Row | None:
+        return later.one(row)[0]
 
     def _record_program(self, rows: Rows) -> dict[str, Any]:
         """The lines between `share` and `batch`, on all records of a batch at once."""

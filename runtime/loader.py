@@ -39,17 +39,18 @@ ROWS_AT_ONCE = 64                      # what is taken from the ring where batch
 
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
          memory: int | str | None = None, workers: str = "process", run: str | None = None,
-         allow_extern: bool = False, trust: bool = False, **params: Any) -> Loader:
+         allow_extern: bool = False, trust: bool = False, device: Any = None, **params: Any) -> Loader:
     """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
 
-    `as_`: "torch" or "numpy". `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
+    `as_`: "torch" or "numpy", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on that GPU,
+    and batches are there. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
     has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
     artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
     """
     plan = _plan(os.fspath(path), params, run, trust)
     if not allow_extern:
         _refuse_externs(plan)
-    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, allow_extern=allow_extern)
+    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device, allow_extern=allow_extern)
 
 
 def _plan(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
@@ -65,13 +66,16 @@ class Loader:
     """Batches of a program, epoch by epoch; a context manager. For one thread of the process that opened it."""
 
     def __init__(self, plan: Plan, *, threads: int | None = None, as_: str = "torch", memory: int | str | None = None,
-                 workers: str = "process", allow_extern: bool = False, engine: str = ENGINE, below: Any = None):
-        if as_ not in ("torch", "numpy"):
-            raise ValueError(f'as_={as_!r}: it is "torch" or "numpy"')
+                 workers: str = "process", allow_extern: bool = False, engine: str = ENGINE, below: Any = None,
+                 device: Any = None):
+        if as_ not in ("torch", "numpy", "cupy"):
+            raise ValueError(f'as_={as_!r}: it is "torch", "numpy" or "cupy"')
         if workers not in ("process", "threads"):
             raise ValueError(f'workers={workers!r}: it is "process" or "threads"')
         self.plan = plan
         self.threads = threads or len(os.sched_getaffinity(0))
+        if below is None and (as_ == "cupy" or device not in (None, "cpu")):
+            below = importlib.import_module("pipec.runtime.device").below_on(plan, device or "cuda", as_, allow_extern)
         if below is None:
             below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
         self._below = below

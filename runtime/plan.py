@@ -188,7 +188,9 @@ class DeviceKernel(msgspec.Struct, frozen=True):
     """A kernel as CUDA C (`compiler.emit_cuda`).
 
     `launches`: (symbol, "one" or "all") in order, one after the other: with a thread for each record, or with threads that
-    share a record. `scratch`: bytes for each record, None where only running tells. `fails`: can a record fail in it.
+    share a record. `scratch`: bytes for each record, None where only running tells. `steady`: sizes, counts and params alone
+    decide whether a record fails and how much memory it takes. `outputs`: slots whose memory it takes itself, in order, each
+    from a multiple of 64 on; None where only running tells.
     `sizes`: (slot, axis, how, number) of what it writes: how "const" is the number itself, "size" the argument of that number,
     "number" the one value that this argument points to (the count of records, a param), "" unknown.
     """
@@ -197,7 +199,8 @@ class DeviceKernel(msgspec.Struct, frozen=True):
     text: str
     launches: tuple[tuple[str, str], ...]
     scratch: int | None
-    fails: bool
+    steady: bool = False
+    outputs: tuple[str, ...] | None = ()
     sizes: tuple[tuple[str, int, str, int], ...] = ()
 
 
@@ -224,3 +227,4 @@ class Plan(msgspec.Struct, frozen=True):
     texts: dict[str, str]
     fingerprint: str              # of program, params and seed, and of the files it names
     files: dict[str, str] = {}    # files that operators read: path → hash of the content
+    device: tuple[DeviceKernel, ...] = ()   # those kernels of `below` that a GPU may run

@@ -17,7 +17,7 @@ from .errors import DataError, Where
 from .execute import Kernel, Runner
 from .feed import data_error, fields_of
 from .frames import Row, batch_row, each, groups, numbers_of, stack, windows
-from .held import Frames
+from .held import Failure, Frames
 from .inputs import feed_of
 from .numbers import Numbers
 from .packing import Packing, TooLong
@@ -214,9 +214,13 @@ class Later:
 
     def _fail(self, frames: Frames, row: Row) -> None:
         if frames.failures:
-            what = "batch that ends" if self.batches else "record"
-            raise data_error(self.segment.program, frames.failures[0], f"{what} at position {row.next - 1}", self.epoch,
-                             max(0, row.next - 1), None)
+            raise self.error(frames.failures[0], row)
+
+    def error(self, failure: Failure, row: Row) -> DataError:
+        """What is said of a frame that failed, `row` being what it was made of."""
+        what = "batch that ends" if self.batches else "record"
+        return data_error(self.segment.program, failure, f"{what} at position {row.next - 1}", self.epoch, max(0, row.next - 1),
+                          None)
 
 
 def _field(slot: str) -> str:

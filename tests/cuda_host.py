@@ -43,8 +43,9 @@ def library(texts):
         made = path.with_suffix(f".{os.getpid()}.so")
         done = subprocess.run([COMPILER, *FLAGS, "-x", "c++", "-", "-o", made], input=source, text=True, capture_output=True)
         if done.returncode:
-            numbered = "\n".join(f"{n:5} {line}" for n, line in enumerate(source.split("\n"), 1))
-            raise AssertionError(f"g++ refuses a kernel:\n{done.stderr[:4000]}\n{numbered[-20000:]}")
+            places = [int(n) for n in re.findall(r"<stdin>:(\d+):\d+: error", done.stderr)[:3]]
+            near = [f"{n + 1:5} {source.splitlines()[n]}" for at in places for n in range(at - 4, at)]
+            raise AssertionError("g++ refuses a kernel:\n" + "\n".join([done.stderr[:1500], *near]))
         os.replace(made, path)
     return ctypes.CDLL(str(path))
 

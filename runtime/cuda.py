@@ -1,0 +1,157 @@
+"""A CUDA device through CuPy, which is imported here and nowhere else; torch's current stream where tensors are asked for."""
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import DTYPES, address_of
+from .errors import DataError
+from .plan import DeviceKernel
+
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")   # the reference's bits
+TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
+
+
+def none_there(reason: str) -> DataError:
+    return DataError("E0850", f"no CUDA device: {reason}",
+                     notes=("`device=\"cuda\"` needs an NVIDIA GPU, its driver, CuPy and, for tensors, a torch built for CUDA; "
+                            "without `device` batches are made on the CPU",))
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Memory of CuPy's."""
+
+    pointer: Any
+
+    @property
+    def address(self) -> int:
+        return int(self.pointer.ptr)
+
+
+@dataclass(frozen=True)
+class Point:
+    event: Any
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class Cuda:
+    """One GPU. `as_`: "torch" or "cupy", what arrays become."""
+
+    def __init__(self, name: str, as_: str):
+        """`name`: "cuda" or "cuda:N". Raises DataError E0850 where there is no such device."""
+        match = re.fullmatch(r"cuda(?::(\d+))?", name)
+        if match is None:
+            raise ValueError(f'device={name!r}: it is "cpu", "cuda" or "cuda:N"')
+        self.cupy = _cupy()
+        self.torch = _torch() if as_ == "torch" else None
+        number = int(match[1]) if match[1] else self._default()
+        if number >= self.cupy.cuda.runtime.getDeviceCount():
+            raise none_there(f"there is no GPU number {number}")
+        self.number, self.as_ = number, as_
+        with self.cupy.cuda.Device(number) as device:
+            self.processors = int(device.attributes["MultiProcessorCount"])
+            self.uploads = self.cupy.cuda.Stream(non_blocking=True)
+
+    def _default(self) -> int:
+        return int(self.torch.cuda.current_device() if self.torch is not None else self.cupy.cuda.runtime.getDevice())
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        with self.cupy.cuda.Device(self.number):
+            if self.torch is None:
+                yield
+                return
+            with self.cupy.cuda.ExternalStream(self.torch.cuda.current_stream(self.number).cuda_stream, self.number):
+                yield
+
+    @property
+    def stream(self) -> Any:
+        return self.cupy.cuda.get_current_stream()
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(max(1, size)), np.uint8, size)
+
+    def lasting(self, size: int) -> Bytes:
+        return Bytes(self.cupy.cuda.MemoryPointer(self.cupy.cuda.Memory(max(1, size)), 0))
+
+    def memory(self, size: int) -> Bytes:
+        return Bytes(self.cupy.cuda.alloc(max(1, size)))
+
+    def upload(self, target: int, source: NDArray[np.uint8]) -> None:
+        self._copy(target, address_of(source), len(source), TO_DEVICE, self.uploads)
+
+    def await_uploads(self) -> None:
+        self.stream.wait_event(self.uploads.record())
+
+    def send(self, target: int, source: NDArray[np.uint8]) -> None:
+        self._copy(target, address_of(source), len(source), TO_DEVICE, self.stream)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._copy(target, source, size, ON_DEVICE, self.stream)
+
+    def fetch(self, target: NDArray[Any], source: int) -> None:
+        self._copy(address_of(target), source, target.nbytes, TO_HOST, self.stream)
+        self.stream.synchronize()
+
+    def _copy(self, target: int, source: int, size: int, kind: int, stream: Any) -> None:
+        if size:
+            self.cupy.cuda.runtime.memcpyAsync(target, source, size, kind, stream.ptr)
+
+    def mark(self) -> Point:
+        return Point(self.stream.record())
+
+    def build(self, kernel: DeviceKernel) -> Sequence[Any]:
+        """CuPy keeps what it compiled, by text and GPU, in its own cache."""
+        module = self.cupy.RawModule(code=device_text(kernel), options=OPTIONS, backend="nvrtc")
+        return [module.get_function(symbol) for symbol, _ in kernel.launches]
+
+    def launch(self, function: Any, blocks: tuple[int, int], threads: int, args: tuple[int, int, int, int]) -> None:
+        function((*blocks, 1), (threads, 1, 1), tuple(np.int64(a) for a in args))
+
+    def array(self, memory: Bytes, address: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor or CuPy array over this memory; it keeps it."""
+        held = {"bf16": np.dtype(np.int16), "bool": np.dtype(np.uint8)}.get(dtype, DTYPES[dtype])
+        pointer = memory.pointer + (address - memory.address)
+        if self.torch is None:
+            held = DTYPES[dtype] if dtype == "bool" else held
+            return self.cupy.ndarray(shape, held, memptr=pointer)
+        tensor = self.torch.from_dlpack(self.cupy.ndarray(shape, held, memptr=pointer))
+        view = {"bf16": self.torch.bfloat16, "bool": self.torch.bool}.get(dtype)
+        return tensor if view is None else tensor.view(view)
+
+
+def device_text(kernel: DeviceKernel) -> str:
+    """A kernel's text with the names that it uses before it."""
+    return (Path(__file__).parent.parent / "kernels" / "cuda.h").read_text(encoding="utf-8") + "\n" + kernel.text
+
+
+def _cupy() -> Any:
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        raise none_there("CuPy isn't there, install pipec[cuda]" if "cupy" in str(error) else f"CuPy isn't usable ({str(error)[:100]})") from None
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:   # CuPy's own class, which is only there with CuPy
+        raise none_there(f"the driver says {str(error)[:100]}") from None
+    if not found:
+        raise none_there("the driver finds none")
+    return cupy
+
+
+def _torch() -> Any:
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise none_there("torch finds none; its build may be for CPUs")
+    return torch
