@@ -47,7 +47,20 @@ from .layout import (
 from .lease import Leases, Span, bytes_at
 from .limits import available
 from .memory import PAGE, Mapping, check_received, create
-from .messages import Channel, Counts, Failed, Gone, Message, Ready, Seek, Started, error_of
+from .messages import (
+    Attach,
+    Channel,
+    Counts,
+    Failed,
+    Gone,
+    Join,
+    Message,
+    Ready,
+    Seek,
+    Started,
+    Welcome,
+    error_of,
+)
 
 COPY_BELOW = 64 << 10                  # smaller arrays are copied: cheaper than keeping their pages
 A_BITE = 1 << 20
@@ -82,14 +95,31 @@ class Attachment:
         self._send(message, (self.control_fd,))
         ready = self.expect(Ready)
         assert isinstance(ready, Ready)
-        try:
-            check_layout(ready.layout)
-            self.ring_fd, self.data_fd, self.room_fd, self.heap_fd = self.channel.take_fds(4)
-            check_received(self.ring_fd, ready.layout.total)
-        except (Gone, ValueError, OSError) as error:
-            raise gone_error(str(error)) from error
+        self._take_ring(ready.layout)
         self.length = ready.length
         return ready.layout
+
+    def _take_ring(self, layout: Layout) -> None:
+        try:
+            check_layout(layout)
+            self.ring_fd, self.data_fd, self.room_fd, self.heap_fd = self.channel.take_fds(4)
+            check_received(self.ring_fd, layout.total)
+        except (Gone, ValueError, OSError) as error:
+            raise gone_error(str(error)) from error
+
+    def attach(self, message: Attach) -> Welcome:
+        """Become a consumer of a server. Raises DataError."""
+        self._send(message, (self.control_fd,))
+        welcome = self.expect(Welcome, 30.0)
+        assert isinstance(welcome, Welcome)
+        self._take_ring(welcome.layout)
+        return welcome
+
+    def join(self, when: str, state: tuple[int, int, int] | None, others: int) -> None:
+        """Ask for a place; Joined answers."""
+        self.generation += 1
+        self.failure = None
+        self._send(Join(self.generation, when, state, others))
 
     def seek(self, epoch: int, start: int, skip: int) -> Started:
         self.generation += 1
@@ -201,8 +231,7 @@ class RowReader:
     def place(self, row: int, ends: int, generation: int = 0) -> None:
         """Go on at `row`, after `ends` ends of epochs: a place that the producer has given.
 
-        Without a generation it lies ahead, in a stream that is this reader's alone. Batches that are held otherwise
-        move aside, since the producer counts from the new place on.
+        Without a generation it lies ahead, in a stream that is this reader's alone; otherwise it has let go before.
         """
         self.run = self._load(RUN)
         head, count = self._load(HEAD), self._load(ENDS)
@@ -210,13 +239,16 @@ class RowReader:
         if not (least[0] <= row <= head and least[1] <= ends <= count):
             raise gone_error("it starts at a row that isn't there")
         if generation:
-            self.leases.reclaim()
-            while (held := self.leases.blocking()) is not None:
-                self.leases.move_aside(held)
             for word, value in ((POSITION, row), (RELEASED, row), (ENDS_READ, ends), (GENERATION, generation)):
                 self._store(word, value)
         self.position, self.ends = row, ends
         self.release()
+
+    def let_go(self) -> None:
+        """Move all batches aside that are held: their rows may be written over from now on."""
+        self.leases.reclaim()
+        while (held := self.leases.blocking()) is not None:
+            self.leases.move_aside(held)
 
     def take(self, n: int) -> Rows | None:
         """The next n rows; fewer at the end of an epoch, None when none are left of it. Raises DataError.

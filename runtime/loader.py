@@ -16,44 +16,62 @@ import re
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..dsl.problems import PipeError, Problem, Span
+from .dealing import group_of, part_of
 from .errors import DataError
 from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
 from .messages import Ask, Counts
 from .objects import load
 from .plan import CallExtern, Plan
+from .ranks import RankSpec, rank_spec
 from .session import Session
+from .sharing import Shared
 
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
+MOST_RESTARTS = 5                      # of a shared stream's server, within one epoch
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
 
 
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
          memory: int | str | None = None, workers: str = "process", run: str | None = None,
-         allow_extern: bool = False, trust: bool = False, device: Any = None, **params: Any) -> Loader:
+         allow_extern: bool = False, trust: bool = False, device: Any = None,
+         rank: int | str | None = None, world: int | None = None,
+         mesh: Any = None, micro_batches: int = 1, share: bool = False, when_slow: str = "wait", join: str = "epoch",
+         **params: Any) -> Loader:
     """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
 
     `as_`: "torch" or "numpy", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on that GPU,
     and batches are there. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
     has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
     artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
+    `rank`, `world`, `mesh`, `micro_batches`: the place in a data-parallel group, see `ranks.rank_spec`.
+    `share=True`: all who open the same lines above `share()` on this machine read one stream, of a server that the first
+    one starts and that ends a while after the last has left; `when_slow` and `join` are those of `attach`.
     """
-    plan = _plan(os.fspath(path), params, run, trust)
+    spec = rank_spec(rank, world, mesh, micro_batches)
+    plan = plan_of(os.fspath(path), params, run, trust)
     if not allow_extern:
-        _refuse_externs(plan)
-    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device, allow_extern=allow_extern)
+        refuse_externs(plan)
+    if share:
+        from .joining import shared
+
+        return shared(plan, threads=threads, as_=as_, memory=memory, allow_extern=allow_extern, ranks=spec,
+                      when_slow=when_slow, join=join, device=device)
+    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device,
+                  allow_extern=allow_extern, ranks=spec)
 
 
-def _plan(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
+def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
     from . import artifact
 
     if artifact.is_artifact(path):
@@ -67,7 +85,9 @@ class Loader:
 
     def __init__(self, plan: Plan, *, threads: int | None = None, as_: str = "torch", memory: int | str | None = None,
                  workers: str = "process", allow_extern: bool = False, engine: str = ENGINE, below: Any = None,
-                 device: Any = None):
+                 device: Any = None,
+                 ranks: RankSpec = RankSpec(), stream: Shared | None = None, fields: Sequence[str] | None = None):
+        """`stream`: a place in a shared one, in place of a producer of its own. `fields`: only these are delivered."""
         if as_ not in ("torch", "numpy", "cupy"):
             raise ValueError(f'as_={as_!r}: it is "torch", "numpy" or "cupy"')
         if workers not in ("process", "threads"):
@@ -80,29 +100,34 @@ class Loader:
             below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
         self._below = below
         self._below.start_epoch(0)
+        self._group = group_of(plan, below, ranks, own=stream is None)
         self._convert = _to_torch if as_ == "torch" else lambda value: value
         # Importing torch takes longer than starting the producer: both at once.
         importing = threading.Thread(target=importlib.import_module, args=("torch",), daemon=True)
         if as_ == "torch" and "torch" not in sys.modules and importlib.util.find_spec("torch") is not None:
             importing.start()
-        self.batch_type: Any = namedtuple(  # type: ignore[misc]
-            re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(c.name) for c in plan.emit], rename=True)
-        self._names = [c.name for c in plan.emit]
+        self._names = _chosen(plan, fields)
+        self.batch_type = _batch_type(plan, self._names)
         self._memory = None if memory is None else parse_size(memory)
-        layout = _layout(plan, self._below, self.threads, self._memory)
         options = {"threads": self.threads, "allow_extern": allow_extern}
-        self._box = Session(plan, layout, engine, options, workers, writable=as_ == "torch")
+        options |= self._group.options if self._group is not None else {}
+        self._box: Session | Shared = stream if stream is not None else Session(
+            plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=as_ == "torch")
         self._finalizer = weakref.finalize(self, self._box.close)
-        self._epoch, self._next, self._skip = 0, 0, 0
+        self._epoch, self._next, self._skip, self._part = 0, 0, 0, 0
+        self.ids: Any = None                              # of the last batch's records, u64[n]; None where not known
+        self.valid: Any = None                            # bool[n], None where all are
         self._begun = False                               # an iteration over `_epoch` has begun, and not ended
         self._loaded = False                              # `_next` and `_skip` are from `load_state_dict`
+        self._placed = stream is None                     # where to begin is known
         self._coming: int | None = None                   # the epoch whose first row is the ring's next
         self._turn: object = None
         self._batches = 0
         self._seconds = 0.0
         self._answer = Counts({})
         try:
-            self._box.start()
+            if isinstance(self._box, Session):
+                self._box.start()
         finally:
             if importing.ident is not None:
                 importing.join()
@@ -118,10 +143,13 @@ class Loader:
     def _iterate(self) -> Iterator[Any]:
         self._usable()
         if self._begun:                                   # left early
-            self._epoch, self._next, self._skip = self._epoch + 1, 0, 0
+            self._epoch, self._next, self._skip, self._part = self._epoch + 1, 0, 0, 0
+        if not self._placed:                              # the stream says where we begin
+            self._placed = True
+            self._epoch, self._next, self._skip = self._box.first()
         turn = self._turn = object()
         self._begun, self._loaded = True, False
-        there = self._place() == (self._coming, 0, 0)
+        there = self.place() == (self._coming, 0, 0) and not self._part
         self._coming = None
         epoch = self._epoch
         made: list[Any] = []                              # the loop holds its batch, we don't
@@ -130,7 +158,8 @@ class Loader:
             for fields, progress in self._read(there):
                 made.append(self.batch_type(*(self._convert(fields[name]) for name in self._names)))
                 del fields
-                self._next, self._skip = progress.next, progress.skip
+                self._next, self._skip, self._part = progress.next, progress.skip, getattr(progress, "part", 0)
+                self._tell(made[0], progress)
                 self._batches += 1
                 now = time.perf_counter()
                 self._seconds += now - started            # with the loop's own time since the last batch
@@ -148,32 +177,48 @@ class Loader:
                 error.notes = (f"every record before position {self._next:,} was delivered", *error.notes)
             raise
         self._begun = False
-        self._epoch, self._next, self._skip = epoch + 1, 0, 0
+        self._epoch, self._next, self._skip, self._part = epoch + 1, 0, 0, 0
         self._coming = epoch + 1
+
+    def _tell(self, batch: Any, progress: Any) -> None:
+        """`batch.ids` and `batch.valid`, where fields of these names don't stand there."""
+        self.ids, valid = getattr(progress, "ids", None), getattr(progress, "valid", None)
+        self.valid = None if valid is None else self._convert(valid)
+        for name in ("ids", "valid"):
+            if name not in self.batch_type._fields:
+                setattr(batch, name, getattr(self, name))
 
     def _read(self, there: bool) -> Iterator[Any]:
         """The rest of the epoch, with a larger ring where values turn out too long for the one there is."""
+        lost = 0
         while True:
-            reader = self._box.reader_at(*self._place(), there)
-            reader.exact = getattr(self._below, "stacks", True)
             try:
-                batches = self._below.batches(self._epoch, reader)
-                yield from itertools.islice(batches, self._skip, None) if self._replays else batches
+                reader = self._box.reader_at(*self.place(), there)
+                reader.exact = getattr(self._below, "stacks", True)
+                group, part, start = self._group, self._part, (self._next, self._skip)
+                dealt = reader if group is None else group.reader(reader, self.place()[1], self._box.length)
+                batches = self._below.batches(self._epoch, dealt)
+                batches = itertools.islice(batches, self._skip, None) if self.replays else batches
+                yield from batches if group is None else group.batches(batches, part, start)
                 return
             except DataError as error:
+                if error.code == "E0807" and self._box.restarts and lost < MOST_RESTARTS:
+                    lost, there = lost + 1, False         # a new server, or one for us alone, goes on here
+                    continue
                 heaps = [p.heap for p in self._box.layout.places if p.ragged]
                 if error.code != "E0809" or self._memory is not None or not heaps:
                     raise
-                larger = _layout(self.plan, self._below, self.threads, None, 4 * max(heaps))
+                larger = layout_for(self.plan, self._below, self.threads, None, 4 * max(heaps))
                 there = False
             del reader
             self._box.restart(larger)
 
-    def _place(self) -> tuple[int, int, int]:
-        return (self._epoch, 0, 0) if self._replays else (self._epoch, self._next, self._skip)
+    def place(self) -> tuple[int, int, int]:
+        """Epoch, next and skip from which rows are asked for."""
+        return (self._epoch, 0, 0) if self.replays else (self._epoch, self._next, self._skip)
 
     @property
-    def _replays(self) -> bool:
+    def replays(self) -> bool:
         """Do lines below `share` hold records back or count them: then a resumed epoch is read from its start."""
         return getattr(self._below, "replays", False)
 
@@ -187,6 +232,8 @@ class Loader:
         if not _one_batch_stage(self.plan):
             raise TypeError("the number of batches isn't known before they are read: the lines below `share` decide")
         size = self._below.batch_size
+        if self._group is not None:
+            return self._group.count(rows, size)
         if size is None:
             return rows
         count: int = rows // size if self._below.drops_smaller else math.ceil(rows / size)
@@ -198,14 +245,42 @@ class Loader:
         """The next iteration is this epoch, from its start; or from a state loaded before for the same epoch."""
         if epoch < 0:
             raise ValueError("epochs count from 0")
+        if isinstance(self._box, Shared):
+            self._box_epoch(epoch)
+            return
         if not self._loaded or epoch != self._epoch:
             self._turn = None
-            self._epoch, self._next, self._skip, self._begun, self._loaded = epoch, 0, 0, False, False
+            self._epoch, self._next, self._skip, self._part, self._begun, self._loaded = epoch, 0, 0, 0, False, False
+
+    def _box_epoch(self, epoch: int) -> None:
+        """Epochs of a shared stream are its server's: one may go on to a later one, not back."""
+        now = self._epoch + self._begun if self._placed else 0
+        if epoch > now:
+            self._turn, self._placed = None, True
+            self._epoch, self._next, self._skip, self._part, self._begun, self._loaded = epoch, 0, 0, 0, False, False
+        elif epoch < now:
+            warnings.warn(f"set_epoch({epoch}): this shared stream is at epoch {now} and goes on there", stacklevel=3)
+
+    @property
+    def joined(self) -> dict[str, int] | None:
+        """Where a shared stream let us in: `epoch`, `position`, and `unseen`, the positions of that epoch before it.
+
+        Waits until it has. None for a producer of our own.
+        """
+        self._usable()
+        if not isinstance(self._box, Shared):
+            return None
+        epoch, position, _ = self._box.first()
+        return {"epoch": epoch, "position": position, "unseen": position}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where to go on: right after the last batch that this loop got, whatever was read ahead."""
-        return {"program": self.plan.fingerprint, "seed": self.plan.seed, "epoch": self._epoch, "next": self._next,
-                "skip": self._skip}
+        """Where to go on: right after the last batch that this loop got, whatever was read ahead.
+
+        Of a group of ranks it is the end of the whole step, the same for each, and resumes in a group of another size.
+        """
+        state = {"program": self.plan.fingerprint, "seed": self.plan.seed, "epoch": self._epoch, "next": self._next,
+                 "skip": self._skip}
+        return state if self._group is None else {**state, "part": self._part, "group": self._group.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where `state` was taken."""
@@ -215,8 +290,9 @@ class Loader:
         if not all(isinstance(n, int) and n >= 0 for n in numbers):
             raise ValueError("not a state of a loader: `epoch`, `next` and `skip` have to be numbers from 0 on")
         self._turn = None
+        self._part = part_of(state, self._group, self.replays and numbers[2] > 0)
         self._epoch, self._next, self._skip = numbers
-        self._begun, self._loaded = False, True
+        self._begun, self._loaded, self._placed = False, True, True
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start. `wait_share`: of the time in the loader and its loop body, what was spent waiting.
@@ -258,9 +334,9 @@ class Loader:
         raise TypeError("a loader can't be sent to another process: call pipec.open there")
 
 
-def _refuse_externs(plan: Plan) -> None:
+def refuse_externs(plan: Plan, below_only: bool = False) -> None:
     """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
-    waiting = [*plan.above, *plan.below]
+    waiting = [*(() if below_only else plan.above), *plan.below]
     while waiting:
         segment = waiting.pop(0)
         waiting += [inner for branch in segment.start.inputs for inner in branch]
@@ -279,12 +355,28 @@ def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str
         notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))
 
 
+def _chosen(plan: Plan, fields: Sequence[str] | None) -> list[str]:
+    """Fields to deliver, in the program's order. Raises ValueError."""
+    names = [c.name for c in plan.emit]
+    for name in fields or ():
+        if name not in names:
+            raise ValueError(f"fields=: the program delivers no `{name}`; it delivers {', '.join(names)}")
+    return [n for n in names if fields is None or n in fields]
+
+
+def _batch_type(plan: Plan, names: Sequence[str]) -> Any:
+    """A named tuple of the program's fields, which may have attributes beside them."""
+    made: Any = namedtuple(  # type: ignore[misc]
+        re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(n) for n in names], rename=True)
+    return type(made.__name__, (made,), {"__doc__": f"One batch of `{plan.name}`."})
+
+
 def _attribute(name: str) -> str:
     """`class` and other words of Python's own get an underscore behind."""
     return name + "_" if keyword.iskeyword(name) else name
 
 
-def _layout(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
+def layout_for(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
     fixed = sum(row_bytes(c) for c in plan.rows if not is_ragged(c))
     chunk = min(256, max(4, HEAVY // max(1, fixed)))
     most = max(ROWS_AT_ONCE, below.batch_size or 0)

@@ -24,7 +24,11 @@ CLOSE_ON_EXEC = 0x40000000             # MSG_CMSG_CLOEXEC
 
 
 class Gone(Exception):
-    """The other side has left, or sends what isn't a message."""
+    """The other side has left."""
+
+
+class Nonsense(Gone):
+    """The other side sends what isn't a message, or one that it may not send."""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +90,100 @@ class Counts(msgspec.Struct, frozen=True, tag=True):
     bad_counts: dict[int, int] = {}                 # epoch → bad records
 
 
-Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts]
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """Consumer → server, with the fd of its control page. `label` says to people who it is."""
+
+    version: int
+    label: str
+    when_slow: str = "wait"
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """Server → consumer, with the fds of the ring and the three eventfds. `given`: the params set when it was started."""
+
+    member: int
+    layout: Layout
+    plan: bytes
+    given: dict[str, Any]
+    run: str | None
+    length: int | None
+    epochs: int | None
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """Consumer → server: give me a place. `state`: (epoch, next, skip) to go on from; without it `when` decides.
+
+    `when`: "epoch" from the start of one, "now". `others`: how many were with it at a server that is gone.
+    """
+
+    number: int
+    when: str = "epoch"
+    state: tuple[int, int, int] | None = None
+    others: int = 0
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """Server → consumer: the place asked for by Join, or one shortly before it. `members`: with this one."""
+
+    number: int
+    row: int
+    ends: int
+    generation: int
+    epoch: int
+    next: int
+    skip: int
+    members: int
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """Anybody → server: say how things are."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One consumer in a report. `place`: (epoch, next) it has read up to; `lag`: rows behind the head.
+
+    `waited`: seconds it waited for rows, `blocked`: seconds for which the producer waited for it.
+    """
+
+    number: int
+    pid: int
+    label: str
+    when_slow: str
+    place: tuple[int, int] | None
+    lag: int
+    taken: int
+    lost: int
+    waited: float
+    blocked: float
+    seconds: float
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """Server → anybody: how things are. `fill`: rows written and not released by all, of `capacity`."""
+
+    name: str
+    pid: int
+    program: str
+    state: str
+    seconds: float
+    epoch: int
+    position: int
+    rows: int
+    bytes: int
+    fill: int
+    capacity: int
+    total: int
+    waited: float
+    members: tuple[Member, ...]
+    rejected: int
+    counts: Counts
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Anybody → server: deliver what is there and end."""
+
+
+Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts, Attach, Welcome, Join, Joined, Look, Report, Stop]
 
 
 def failed(generation: int, error: DataError) -> Failed:
@@ -102,12 +199,12 @@ def error_of(message: Failed) -> DataError:
 
 
 class Channel:
-    """One end of the socket."""
+    """One end of the socket. `largest`: bytes of a message that it takes."""
 
-    def __init__(self, sock: socket.socket):
-        self.sock = sock
+    def __init__(self, sock: socket.socket, largest: int = LARGEST, send_seconds: int = SEND_SECONDS):
+        self.sock, self.largest = sock, largest
         self.sock.setblocking(True)                       # with a Python timeout MSG_DONTWAIT would wait
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", send_seconds, 0))
         self.buffer = bytearray()
         self.fds: deque[int] = deque()
         self.decoder = msgspec.msgpack.Decoder(Message)
@@ -153,7 +250,7 @@ class Channel:
         if not data:
             raise Gone("the other side has left")
         if len(self.fds) > MOST_FDS:
-            raise Gone("too many files were sent")
+            raise Nonsense("too many files were sent")
         self.buffer += data
         return True
 
@@ -161,8 +258,8 @@ class Channel:
         if len(self.buffer) < 4:
             return None
         size = int.from_bytes(self.buffer[:4], "little")
-        if size > LARGEST:
-            raise Gone(f"the other side sends a message of {size:,} bytes")
+        if size > self.largest:
+            raise Nonsense(f"the other side sends a message of {size:,} bytes")
         if len(self.buffer) < 4 + size:
             return None
         data = bytes(self.buffer[4 : 4 + size])
@@ -170,12 +267,12 @@ class Channel:
         try:
             message: Message = self.decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise Gone(f"the other side sends what isn't a message: {error}") from error
+            raise Nonsense(f"the other side sends what isn't a message: {error}") from error
         return message
 
     def take_fds(self, count: int) -> list[int]:
         if len(self.fds) < count:
-            raise Gone("the other side sent too few files")
+            raise Nonsense("the other side sent too few files")
         return [self.fds.popleft() for _ in range(count)]
 
     def close(self) -> None:

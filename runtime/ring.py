@@ -101,12 +101,13 @@ class Writer:
 
     `max_skew`: rows that the head may be ahead of the slowest consumer. `patience`: seconds for which a consumer with
     `when_slow="drop"` may hold the producer back. `leaves(consumer, error)` is told who has to go; without it a
-    consumer that breaks the rules ends the run.
+    consumer that breaks the rules ends the run. `placed()` is called when consumers got a place at an epoch's start.
     """
 
     def __init__(self, layout: Layout, fd: int, room_fd: int, heap_fd: int, max_skew: int | None = None,
-                 patience: float = 10.0, leaves: Callable[[Consumer, Exception], None] | None = None):
-        self.layout, self.max_skew, self.patience, self.leaves = layout, max_skew, patience, leaves
+                 patience: float = 10.0, leaves: Callable[[Consumer, Exception], None] | None = None,
+                 placed: Callable[[], None] = lambda: None):
+        self.layout, self.max_skew, self.patience, self.leaves, self.placed = layout, max_skew, patience, leaves, placed
         self.most_rows = layout.capacity // SHARE          # of one reservation
         self.header = Memory(fd, 0, HEADER, double=False, write=True)
         self.parts = {p.name: Part(fd, p.offset, p.size) for p in layout.places}
@@ -118,7 +119,7 @@ class Writer:
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.room_fd, self.heap_fd = room_fd, heap_fd
         self.consumers: tuple[Consumer, ...] = ()         # replaced, never changed: engine threads go through it
-        self.lock, self.turn = threading.Lock(), threading.Lock()
+        self.lock, self.turn = threading.RLock(), threading.Lock()
         self.outstanding: deque[Reservation] = deque()
         self.began: deque[Began] = deque()
         self.head = self.tail = self.ends = self.intact = self.floor = self.runs = 0
@@ -212,8 +213,12 @@ class Writer:
         start = self.began[-1]
         if self.head == start.row:
             return start
-        at = self._points(self.head - 1, self.head)[0]
-        return Began(start.epoch, self.head, int(at["next"]), int(at["skip"]), start.ends)
+        return Began(start.epoch, self.head, *self.point(self.head - 1), start.ends)
+
+    def point(self, row: int) -> tuple[int, int]:
+        """(next, skip) after a row that is there."""
+        at = self._points(row, row + 1)[0]
+        return int(at["next"]), int(at["skip"])
 
     def epoch_start(self) -> Began | None:
         """Where the current epoch began, if none of its rows are overwritten. For callers that hold `lock`."""
@@ -298,11 +303,13 @@ class Writer:
             self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends))
             while len(self.began) > 1 and self.began[1].row <= self.intact:
                 self.began.popleft()
-            for consumer in self.consumers:
-                if consumer.waits:
-                    consumer.place(self.began[-1])
+            waiting = [c for c in self.consumers if c.waits]
+            for consumer in waiting:
+                consumer.place(self.began[-1])
             atomics().store(self.header.address + ENDS, self.ends)
         self._signal(always=True)
+        if waiting:
+            self.placed()
 
     def fail(self) -> None:
         """Rows end here; the reason is on the socket."""

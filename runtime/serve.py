@@ -26,6 +26,7 @@ from .errors import DataError
 from .memory import PAGE, check_received, create, seal
 from .messages import Ask, Channel, Counts, Gone, Open, Ready, Seek, Started
 from .plan import Plan
+from .ranks import Deal
 from .ring import Run, Writer
 
 LEAVE_SECONDS = 2.0                    # an engine has this long to stop before the process ends without it
@@ -90,7 +91,7 @@ class Producer:
         self.writer = Writer(request.layout, ring, room, heap)
         seal(ring)
         self.writer.join(Consumer(control, data))
-        self.channel.send(Ready(request.layout, _length(self.engine)), (ring, data, room, heap))
+        self.channel.send(Ready(request.layout, length_of(self.engine)), (ring, data, room, heap))
 
     def _close(self) -> None:
         close = getattr(self.engine, "close", None)
@@ -146,7 +147,7 @@ class Producer:
                 written = {"written_bytes": self.writer.bytes if self.writer else 0}
                 stats = getattr(self.engine, "stats", None)
                 bad, counts = tuple(getattr(stats, "bad", ())), dict(getattr(stats, "bad_counts", {}))
-                self.channel.send(Counts(_counts(self.engine) | written, bad, counts))
+                self.channel.send(Counts(counts_of(self.engine) | written, bad, counts))
             case _:
                 raise Gone("only Seek and Ask may follow")
 
@@ -185,12 +186,17 @@ class Producer:
                 self.run = None
 
     def _tell(self, generation: int, error: BaseException) -> None:
-        if not isinstance(error, DataError):
-            lines = "".join(traceback.format_exception(error)).splitlines()
-            error = DataError("E0807", f"the producer failed: {type(error).__name__}: {error}",
-                              notes=tuple(line.rstrip() for line in lines[-12:]))
         with contextlib.suppress(Gone, ValueError):
-            self.channel.send(messages.failed(generation, error))
+            self.channel.send(messages.failed(generation, as_data_error(error)))
+
+
+def as_data_error(error: BaseException) -> DataError:
+    """What ended an engine, as consumers are told: a mistake of ours with where it happened."""
+    if isinstance(error, DataError):
+        return error
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return DataError("E0807", f"the producer failed: {type(error).__name__}: {error}",
+                     notes=tuple(line.rstrip() for line in lines[-12:]))
 
 
 def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
@@ -199,15 +205,16 @@ def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
     made = getattr(importlib.import_module(module), attribute)
     from .objects import load
 
-    return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False))
+    dealt = {"deal": Deal(**options["deal"])} if options.get("deal") else {}   # for one rank
+    return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False), **dealt)
 
 
-def _length(engine: Any) -> int | None:
+def length_of(engine: Any) -> int | None:
     length: Callable[[int], int | None] | None = getattr(engine, "length", None)
     return length(0) if length is not None else None
 
 
-def _counts(engine: Any) -> dict[str, Any]:
+def counts_of(engine: Any) -> dict[str, Any]:
     """The numbers among the engine's counts."""
     stats = getattr(engine, "stats", None)
     numbers = {k: v for k, v in vars(stats).items() if isinstance(v, int | float)} if stats is not None else {}

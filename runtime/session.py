@@ -22,7 +22,7 @@ LEAVE_SECONDS = 4.0
 # The producer finds modules where this process does, and puts no folder of its own in front.
 CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from pipec.runtime.serve import main; main(int(sys.argv[1]))"
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+sessions: weakref.WeakSet[Any] = weakref.WeakSet()   # all of this process, also those of shared streams
 
 
 class Session:
@@ -40,7 +40,7 @@ class Session:
         self.reader: RowReader | None = None
         self.length: int | None = None
         self.before = {"records": 0, "bytes": 0, "waited": 0.0}
-        _sessions.add(self)
+        sessions.add(self)
 
     def start(self) -> None:
         """Start a producer. Raises DataError: its sources can't be read, or there is no memory."""
@@ -79,6 +79,12 @@ class Session:
         producer = Producer(Channel(far))
         self.thread = threading.Thread(target=producer.serve, name="pipec-producer", daemon=True)
         self.thread.start()
+
+    restarts = False                                      # an error is the loop's to see
+
+    def first(self) -> tuple[int, int, int]:
+        """Where a loop begins: epoch, next, skip."""
+        return (0, 0, 0)
 
     def reader_at(self, epoch: int, start: int, skip: int, there: bool) -> RowReader:
         """The reader, at this point of the stream. `there`: it stands there already."""
@@ -149,7 +155,7 @@ class Session:
 
 
 def _after_fork() -> None:
-    for session in list(_sessions):
+    for session in list(sessions):
         session.forked()
 
 

@@ -324,11 +324,11 @@ def test_random_bytes_on_the_socket(seed):
         if seed % 2:                                  # a good start, then noise
             plan = fakes.plan()
             channel = Channel(near)
-            from pipec.runtime.loader import _layout
+            from pipec.runtime.loader import layout_for
             from pipec.runtime.memory import PAGE, create
 
             control = create("control", PAGE)
-            layout = _layout(plan, fakes.Below(plan), 1, None)
+            layout = layout_for(plan, fakes.Below(plan), 1, None)
             channel.send(Open(msgspec.msgpack.encode(plan), layout, "fakes:Engine", {}), (control,))
             os.close(control)
         data = rng.randbytes(rng.choice([1, 4, 5, 100, 5000]))

@@ -146,7 +146,7 @@ def test_row_by_row(world, end):
 @pytest.mark.parametrize("end", ["uneven", "pad"])
 def test_another_world_goes_on_in_the_same_order(end):
     rng = np.random.default_rng(5)
-    for _ in range(60):
+    for _ in range(25):
         total, at, seen = int(rng.integers(1, 400)), 0, []
         while at < total:
             world, chunk, known = int(rng.integers(1, 6)), int(rng.integers(1, 12)), bool(rng.integers(2))
@@ -208,7 +208,6 @@ def test_wrong_specs(wrong, said):
 
 
 def test_the_rank_of_torchrun(monkeypatch):
-    pytest.importorskip("torch")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="torchrun"):
         rank_spec("torch")
@@ -260,7 +259,7 @@ schema Sample
   x: i64
 
 pipeline train
-  from csv("rows.csv") as Sample
+  from csv("ROOT/rows.csv") as Sample
   {above}
   share({end})
   {below}
@@ -272,7 +271,7 @@ def planned(tmp_path, above="shuffle()", end="", below="batch(n)"):
     from pipec.compiler.compile import plan_for
 
     path = tmp_path / "train.pipe"
-    path.write_text(PROGRAM.replace("{above}", above).replace("{end}", end).replace("{below}", below))
+    path.write_text(PROGRAM.replace("ROOT", str(tmp_path)).replace("{above}", above).replace("{end}", end).replace("{below}", below))
     return plan_for(str(path), {}, None)
 
 
@@ -315,3 +314,91 @@ def test_promises_that_cant_be_kept(tmp_path):
         with pytest.raises(PipeError) as caught:
             ranks.check_own(planned(tmp_path, above, below="check(epoch >= 0)"))
         assert caught.value.problems[0].code == "E0841"
+
+
+# --- through `open`, each rank with a producer of its own
+
+
+def opened(plan, rank, world, **options):
+    from pipec.runtime.loader import Loader
+
+    return Loader(plan, as_="numpy", workers="threads", threads=2, ranks=rank_spec(rank, world, **options))
+
+
+def of_group(plan, world, state=None, stop=None, **options):
+    """Batches of each rank of one epoch (or its rest), and the state after `stop` of them."""
+    got, states = [], []
+    for rank in range(world):
+        with opened(plan, rank, world, **options) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            elif stop is None:
+                count = len(loader)
+            mine = []
+            for k, batch in enumerate(loader, 1):
+                mine.append((batch.x.tolist(), None if batch.valid is None else batch.valid.tolist(), batch.ids.tolist()))
+                if k == stop:
+                    break
+            assert state is not None or stop is not None or count == len(mine)
+            states.append(json.loads(json.dumps(loader.state_dict())))
+            got.append(mine)
+    assert all(s == states[0] for s in states)
+    return got, states[0]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    (tmp_path / "rows.csv").write_text("x\n" + "\n".join(map(str, range(101))))
+    return tmp_path
+
+
+@pytest.mark.parametrize("below", ["batch(n)", "x = x + 0\n  batch(n)", "where x >= 0\n  batch(n)"])
+def test_a_group_sees_what_one_sees(rows, below):
+    plan = planned(rows, below=below)
+    (alone,), _ = of_group(plan, 1) if below != "where x >= 0\n  batch(n)" else of_group(plan, 1, stop=999)
+    order = [x for b, *_ in alone for x in b]
+    assert sorted(order) == list(range(101)) != order
+    for world in (2, 3):
+        got, _ = of_group(plan, world, stop=999)
+        assert sorted(x for g in got for b, *_ in g for x in b) == list(range(101))
+        steps = 101 // (world * 4)
+        for t in range(steps):
+            assert sorted(x for g in got for x in g[t][0]) == sorted(order[t * world * 4 : (t + 1) * world * 4])
+
+
+@pytest.mark.parametrize("end", ["uneven", "pad"])
+def test_change_of_world_in_mid_epoch(rows, end):
+    plan = planned(rows, end=f'end="{end}"')
+    other = planned(rows, end=f'end="{end}"')
+    (alone,), _ = of_group(plan, 1)
+    order = [x for b, *_ in alone for x in b]
+    first, state = of_group(plan, 3, stop=4)
+    second, state = of_group(other, 2, state, stop=3)
+    third, _ = of_group(plan, 4, state)
+    seen = [[x for g in part for b, valid, _ in g for x, v in zip(b, valid or [True] * len(b), strict=True) if v]
+            for part in (first, second, third)]
+    assert [len(s) for s in seen] == [48, 24, 29]
+    assert [sorted(s) for s in seen] == [sorted(order[:48]), sorted(order[48:72]), sorted(order[72:])]
+
+
+def test_padding_is_told(rows):
+    got, _ = of_group(planned(rows, end='end="pad"', below="batch(n, whole=true)"), 3)
+    assert {len(g) for g in got} == {9} and {len(b) for g in got for b, *_ in g} == {4}
+    assert sorted(x for g in got for b, v, _ in g for x, ok in zip(b, v or [True] * 4, strict=True) if ok) == list(range(101))
+    assert all(v is None for g in got for _, v, _ in g[:-1])
+
+
+def test_a_state_within_a_step(rows):
+    plan = planned(rows)
+    whole, _ = of_group(plan, 2, micro_batches=2)
+    assert [len(b) for b, *_ in whole[0][:4]] == [2] * 4
+    first, state = of_group(plan, 2, stop=5, micro_batches=2)
+    assert (state["next"], state["part"]) == (16, 1)
+    rest, _ = of_group(plan, 2, state, micro_batches=2)
+    assert [a + b for a, b in zip(first, rest, strict=True)] == whole
+    with pytest.raises(ValueError, match="within a step of 2 ranks"):
+        of_group(plan, 3, state, micro_batches=2)
+    _, state = of_group(plan, 2, stop=6, micro_batches=2)
+    assert state["part"] == 0
+    got, _ = of_group(plan, 1, state)
+    assert len(got[0][0][0]) == 4

@@ -1,0 +1,333 @@
+"""A loader's side of a shared stream: attached to a server by name, or to one that the first loader starts.
+
+`Shared` stands where a loader of its own producer has a `Session`. It knows where in the stream its reader is, asks the
+server for another place where the loader wants one, and finds the server, or a new one, again when that has died.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from . import rendezvous
+from .attach import Attachment, RowReader, gone_error
+from .errors import DataError
+from .layout import Layout, check_layout
+from .messages import Attach, Channel, Joined, Welcome
+from .plan import CallExtern, Plan, RunKernel, Segment
+from .server import VERSION, Settings
+from .session import Session, sessions
+
+CONNECT_SECONDS = 60.0                 # a server has so long to open its sources
+AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
+LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
+FOREVER = 1e9
+Place = tuple[int, int, int]           # epoch, next, skip
+CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pipec.runtime.detached import main; main()"
+
+
+def share_key(plan: Plan) -> str:
+    """Equal for plans whose lines above `share` do the same work on the same data."""
+    texts = {k.name: k.key for k in plan.kernels}
+    used = sorted({texts.get(name, name) for segment in plan.above for name in _kernels(segment)})
+    seen = msgspec.msgpack.encode([plan.above, plan.rows, plan.seed, used, os.getcwd()])
+    return hashlib.blake2b(seen, digest_size=16).hexdigest()
+
+
+def _kernels(segment: Segment) -> set[str]:
+    programs = [p for p in (segment.program, segment.start.number) if p is not None]
+    found = {s.kernel for p in programs for s in p.steps if isinstance(s, RunKernel)}
+    return found.union(*(_kernels(inner) for branch in segment.start.inputs for inner in branch))
+
+
+def calls_python(plan: Plan) -> bool:
+    """Does a line above `share` call the user's own Python?"""
+    def calls(segment: Segment) -> bool:
+        programs = [p for p in (segment.program, segment.start.number) if p is not None]
+        return any(isinstance(s, CallExtern) for p in programs for s in p.steps) or any(
+            calls(inner) for branch in segment.start.inputs for inner in branch)
+
+    return any(calls(segment) for segment in plan.above)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What it takes to start a server: all but its name."""
+
+    plan: Plan
+    layout: Layout
+    settings: Settings
+
+
+class Server:
+    """How a consumer gets to its server: by a name, starting it if it may."""
+
+    def __init__(self, name: str, start: Start | None = None):
+        self.name, self.start = name, start
+
+    def connect(self, seconds: float) -> Any:
+        """A socket. Raises DataError E0830 where there is no such server, or E0810 … as it says why it can't start."""
+        until = time.monotonic() + seconds
+        while True:
+            sock = rendezvous.connect(self.name)
+            if sock is not None:
+                return sock
+            if self.start is not None:
+                return self._started()
+            if time.monotonic() > until:
+                raise _no_server(self.name)
+            time.sleep(0.05)
+
+    def _started(self) -> Any:
+        """Start it, unless somebody else just did."""
+        fd = rendezvous.lock(self.name, "starting", wait=True)
+        try:
+            sock = rendezvous.connect(self.name)
+            return sock if sock is not None else self._spawn()
+        finally:
+            os.close(fd)
+
+    def _spawn(self) -> Any:
+        assert self.start is not None
+        if not sys.executable:
+            raise gone_error("this Python doesn't know its own executable: open without share=True")
+        log = rendezvous.folder() / f"{self.name}.log"
+        path = json.dumps([os.path.abspath(p) for p in sys.path])
+        with open(log, "wb") as errors:
+            process = subprocess.Popen([sys.executable, "-P", "-c", CODE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=errors, start_new_session=True)
+        assert process.stdin is not None and process.stdout is not None
+        start = [self.name, self.start.plan, self.start.layout, asdict(self.start.settings)]
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(msgspec.msgpack.encode(start))
+            process.stdin.close()
+        answer = process.stdout.read()                    # until the server has begun, or has ended
+        process.stdout.close()
+        sock = rendezvous.connect(self.name)
+        if sock is None:
+            process.wait()
+            raise _cannot_start(answer, log)
+        process.returncode = 0                            # it outlives us, and is nobody's to wait for
+        return sock
+
+
+def _no_server(name: str) -> DataError:
+    there = rendezvous.names()
+    listed = f"these are there: {', '.join(there)}" if there else "there are none"
+    return DataError("E0830", f"there is no server `{name}`", notes=(
+        listed, f"start it: `pipec serve FILE --name {name}`; `pipec ps` lists those of this user and machine"))
+
+
+def _cannot_start(answer: bytes, log: Any) -> DataError:
+    from .messages import Failed, error_of
+
+    with contextlib.suppress(msgspec.MsgspecError):
+        return error_of(msgspec.msgpack.decode(answer, type=Failed))
+    last = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+    return DataError("E0830", "the server of this stream didn't start", notes=(*last, f"all it said is in `{log}`"))
+
+
+class Shared:
+    """What a loader of a shared stream holds of the system. `close` may be called at any time, also at exit."""
+
+    thread = process = None
+
+    def __init__(self, server: Server, *, label: str, when_slow: str = "wait", join: str = "epoch", state: Place | None = None,
+                 writable: bool = True):
+        if when_slow not in ("wait", "drop", "skip"):
+            raise ValueError(f'when_slow={when_slow!r}: "wait", "drop" or "skip"')
+        if join not in ("epoch", "now"):
+            raise ValueError(f'join={join!r}: "epoch" (from the start of one) or "now"')
+        self.server, self.label, self.when_slow, self.join, self.state = server, label, when_slow, join, state
+        self.writable = writable
+        self.pid = os.getpid()
+        self.pidfd: int | None = None
+        self.reader: RowReader | None = None
+        self.attachment: Attachment
+        self.joined: Joined | None = None                 # the last place that the server gave
+        self.members = 0
+        self.length: int | None = None
+        self.layout: Layout
+        self.before = {"records": 0, "bytes": 0, "waited": 0.0, "lost": 0}
+        self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
+        self.own: Callable[[], Session] | None = None
+        sessions.add(self)
+
+    def connect(self, seconds: float = 0.0) -> Welcome:
+        """Attach and ask for a place; the answer says what the server runs. Raises DataError."""
+        sock = self.server.connect(seconds)
+        pid, _ = rendezvous.peer(sock)
+        with contextlib.suppress(OSError):
+            self.pidfd = os.pidfd_open(pid)
+        self.attachment = Attachment(Channel(sock), self.pidfd)
+        try:
+            welcome = self.attachment.attach(Attach(VERSION, self.label, self.when_slow))
+            self.layout, self.length = welcome.layout, welcome.length
+            self.reader = RowReader(self.attachment, welcome.layout, writable=self.writable, when_slow=self.when_slow)
+        except BaseException:
+            self._leave()
+            raise
+        return welcome
+
+    def ask_for(self, when: str, state: Place | None, others: int = 0) -> None:
+        """Ask for a place; `arrive` waits for the answer."""
+        assert self.reader is not None
+        self.reader.let_go()                              # the server no longer counts what is held from here on
+        self.joined = None
+        self.attachment.join(when, state, others)
+
+    def arrive(self) -> Joined:
+        """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""
+        if self.joined is None:
+            assert self.reader is not None
+            joined = self.attachment.expect(Joined, FOREVER)
+            assert isinstance(joined, Joined)
+            self.reader.place(joined.row, joined.ends, joined.generation)
+            self.joined, self.members = joined, joined.members
+        return self.joined
+
+    def first(self) -> Place:
+        """Where the loader begins that has no state of its own."""
+        joined = self.arrive()
+        return (joined.epoch, joined.next, joined.skip)
+
+    def reader_at(self, epoch: int, start: int, skip: int, there: bool) -> RowReader:
+        """The reader, at this point of the stream. `there`: it stands there already."""
+        place = (epoch, start, skip)
+        if self.alone is not None:
+            return self._alone_at(place, there)
+        if self.reader is not None:
+            self.attachment.pump()
+        if self.reader is None or self.attachment.gone is not None:
+            self._again(place)
+        elif not there and not self._placed_at(place):
+            self.ask_for("epoch", place)
+        try:
+            self._settle(place)
+        except DataError as error:
+            if error.code != "E0831" or self.own is None:
+                raise
+            return self._alone_at(place, False)
+        assert self.reader is not None
+        return self.reader
+
+    def _placed_at(self, place: Place) -> bool:
+        """Has the server placed the reader there, or shortly before, just now?"""
+        joined = self.arrive()
+        fresh = self.reader is not None and self.reader.position == joined.row and self._epoch() == joined.epoch
+        return fresh and joined.epoch == place[0] and place[1:] >= (joined.next, joined.skip)
+
+    def _epoch(self) -> int:
+        """The epoch that the reader is in."""
+        assert self.joined is not None and self.reader is not None
+        return self.joined.epoch + self.reader.ends - self.joined.ends
+
+    def _settle(self, place: Place) -> None:
+        """Pass over what lies between the reader and the place."""
+        joined = self.arrive()
+        assert self.reader is not None
+        while self._epoch() < place[0]:
+            self.reader.skip_epoch()
+        if self._epoch() == place[0] and place[1:] > (joined.next if joined.epoch == place[0] else 0,
+                                                      joined.skip if joined.epoch == place[0] else 0):
+            self.reader.skip_to(*place[1:])
+
+    def _again(self, place: Place) -> None:
+        """Find the server again, or another of its name, and go on there."""
+        others = self.members
+        self._leave()
+        self.connect(AGAIN_SECONDS)
+        self.ask_for("epoch", place, others)
+
+    def _alone_at(self, place: Place, there: bool) -> RowReader:
+        """Our own producer reads what the stream has passed; at the start of an epoch the stream may have us again."""
+        if self.alone is not None and place[1:] == (0, 0):
+            with contextlib.suppress(DataError):
+                self.ask_for("epoch", place)
+                self._settle(place)
+                self.alone.close()
+                self.alone = None
+                assert self.reader is not None
+                return self.reader
+        if self.alone is None:
+            assert self.own is not None
+            self.alone, there = self.own(), False
+            self.alone.start()
+        return self.alone.reader_at(*place, there)
+
+    @property
+    def restarts(self) -> bool:
+        """Has the server died, and can there be another?"""
+        gone = not hasattr(self, "attachment") or self.attachment.gone is not None
+        return gone and self.server.start is not None
+
+    def restart(self, layout: Layout) -> None:
+        """The ring is everybody's: it stays as it is."""
+        raise DataError("E0809", "not enough memory for the ring: values of this stream are too long for it",
+                        notes=("serve, or open, with a larger `memory=`",))
+
+    def counts(self) -> dict[str, Any]:
+        reader = self.reader
+        if reader is None:
+            return dict(self.before)
+        now = {"records": reader.rows, "bytes": reader.bytes, "waited": reader.waited, "lost": reader.lost}
+        moved = reader.leases.counts
+        return {k: v + now[k] for k, v in self.before.items()} | {"moved": moved.moved, "moved_bytes": moved.moved_bytes}
+
+    def _leave(self) -> None:
+        if self.reader is not None:
+            kept = self.counts()
+            self.before = {k: kept[k] for k in self.before}
+            self.reader.leases.close()
+            self.reader = None
+        if hasattr(self, "attachment"):
+            self.attachment.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def close(self) -> None:
+        """Leave the stream. Held arrays keep their memory."""
+        if os.getpid() != self.pid:
+            return
+        if self.alone is not None:
+            self.alone.close()
+            self.alone = None
+        self._leave()
+
+    def forked(self) -> None:
+        """In a forked child: let go of everything, so that the server sees when the parent leaves."""
+        if hasattr(self, "attachment"):
+            with contextlib.suppress(OSError):
+                self.attachment.close()
+        if self.reader is not None:
+            self.reader.leases.pagemap.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def checked_plan(welcome: Welcome) -> Plan:
+    """The plan that a server runs. Raises DataError."""
+    try:
+        check_layout(welcome.layout)
+        return msgspec.msgpack.decode(welcome.plan, type=Plan)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise gone_error(f"it sends no plan: {error}") from error
+
+
+def label() -> str:
+    """Who we are, for people: the script's name."""
+    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c") else ""
+    return name or "python"
+
+
