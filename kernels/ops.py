@@ -40,6 +40,7 @@ class Operator:
     `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
     and greatest value of the result where that is known. `examples` are ((args…), result) pairs. `least_sizes`
     tells sizes of the result that are never 0: {(part, axis): 1}, with part "" where there is one result.
+    With `digests`, `lower` gets 64 bits (`table.digest`, as i64) in place of each text.
     `stop(*dims)` gives what every value of an integer result stays below, out of the args' dims (numbers or symbols).
     """
 
@@ -54,6 +55,7 @@ class Operator:
     examples: tuple[Any, ...] = field(default=(), compare=False)
     least_sizes: Any = field(default_factory=dict, compare=False)
     stop: Callable[..., Any] | None = None
+    digests: bool = False
 
 
 class Registry(dict[str, Operator]):
@@ -86,7 +88,7 @@ def op(head: str) -> Callable[[type], Operator]:
         optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges", "stop")}
         OPERATORS[name] = Operator(
             name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())),
-            least_sizes=dict(members.get("least_sizes", {})), **optional
+            least_sizes=dict(members.get("least_sizes", {})), digests=bool(members.get("digests", False)), **optional
         )
         return OPERATORS[name]
 

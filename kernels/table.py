@@ -1,13 +1,13 @@
 """Operators on columns and rows of numbers: running sums, buckets, places, counts, hashes and bytes of texts."""
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 
 from . import scalar
 from .ops import BadRecord, op
+from .random import signed
 
 _WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}
 _NAMES = {np.dtype(v): k for k, v in scalar.NUMPY.items()}
@@ -194,11 +194,59 @@ class indices:
     examples = (((np.array([True, False, True]),), np.array([0, 2])),)
 
 
-def _hash(value: Any, salt: int) -> int:
-    value = value if isinstance(value, str) else digits(value)
-    salted = int(salt).to_bytes(8, "little", signed=True)
-    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, salt=salted).digest()
-    return int.from_bytes(digest, "little") >> 1
+_MUR, _SHIFT = 0xC6A4A7935BD1E995, 47
+_GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def digest(value: Any) -> int:
+    """64 bits (u64) that stand for a value: an integer's own, or MurmurHash64A (seed 0) of a text's UTF-8 or of bytes."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogatepass")
+    elif not isinstance(value, bytes | bytearray | memoryview):
+        return int(digits(value)) & _ALL
+    return int(digests(np.frombuffer(value, np.uint8), np.array([0, len(value)]))[0])
+
+
+_ALL = 2**64 - 1
+
+
+def digests(data: Any, ends: Any) -> Any:
+    """MurmurHash64A (seed 0), u64[n], of n strings that lie one after the other in `data` (u8), between `ends` (n + 1)."""
+    begins, sizes = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    words = np.lib.stride_tricks.as_strided(padded.view(np.uint8), (len(data) + 1, 8), (1, 1))
+    m, r = np.uint64(_MUR), np.uint64(_SHIFT)
+    with np.errstate(over="ignore"):
+        h = sizes.astype(np.uint64) * m
+        for k in range(int(sizes.max(initial=0)) // 8 + 1):
+            rows = np.flatnonzero(sizes >= 8 * k + 1)
+            rest = sizes[rows] - 8 * k
+            word = np.ascontiguousarray(words[begins[rows] + 8 * k]).view("<u8")[:, 0]
+            cut = rest < 8
+            word[cut] &= (np.uint64(1) << (8 * rest[cut]).astype(np.uint64)) - np.uint64(1)
+            mixed = word * m
+            mixed ^= mixed >> r
+            mixed *= m
+            mixed[cut] = word[cut]   # what is left over is not mixed by itself
+            h[rows] = (h[rows] ^ mixed) * m
+        h ^= h >> r
+        h *= m
+        return h ^ (h >> r)
+
+
+def _salted(k: Any, bits: Any, salt: Any) -> Any:
+    """SplitMix64's finalizer of bits + salt × golden ratio, shifted right by one: over loop IR or NumPy's i64."""
+    z = bits + salt * signed(_GOLDEN)
+    for shift, factor in zip((30, 27), _MIX):
+        z = k.let(k.call("bitxor", z, k.call("ushr", z, shift))) * signed(factor)
+    z = k.let(z)
+    return k.call("ushr", k.call("bitxor", z, k.call("ushr", z, 31)), 1)
+
+
+def _hash(bits: int, salt: int) -> Any:
+    with np.errstate(over="ignore"):
+        return _salted(scalar.ARRAYS, np.asarray(signed(bits)), np.asarray(signed(int(salt) & _ALL)))[()]
 
 
 def digits(value: Any) -> str:
@@ -210,43 +258,46 @@ def digits(value: Any) -> str:
 
 @op("hash(value: any, salt: i64 = 0) -> i64")
 class hash_:
-    """A number from 0 to 2^63 - 1 that depends on nothing but the value, a text or an integer, and the salt.
+    """A number from 0 to 2^63 - 1 that depends on nothing but the value, a text, bytes or an integer, and the salt.
 
-    BLAKE2b of 8 bytes with the salt, of the text's UTF-8 or the integer's decimal digits, shifted right by one bit.
+    With d the integer itself, or MurmurHash64A (seed 0) of a text's UTF-8 or of the bytes: SplitMix64's finalizer of
+    d + salt × 0x9E3779B97F4A7C15 modulo 2^64, shifted right by one bit.
     """
 
-    def ref(value: Any, salt: int) -> Any:
-        return np.int64(_hash(value, salt))
+    digests = True
 
-    def cpu(alloc: Any, value: Any, salt: int) -> Any:
-        return np.int64(_hash(value, salt))
+    def ref(value: Any, salt: int) -> Any:
+        return _hash(digest(value), salt)
+
+    def lower(k: Any, out: Any, value: Any, salt: Any) -> None:
+        k.store(out, (), _salted(k, k.cast(value, "i64"), salt))
 
     def ranges(value: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)
 
-    examples = ((("abc", 0), 3227650029775379948),)
-
-
-def _crossed(a: Any, b: Any, salt: int) -> int:
-    first, second = (v if isinstance(v, str) else digits(v) for v in (a, b))
-    return _hash(f"{len(first)}:{first}{second}", salt)
+    examples = ((("abc", 0), 4538615379635924670), ((-7, 3), 8365612164934435592))
 
 
 @op("cross(a: any, b: any, salt: i64 = 0) -> i64")
 class cross:
-    """The `hash` of a pair of texts, or of integers; ("a", "bc") and ("ab", "c") stay apart.
+    """The `hash` of a pair of texts, or of integers, in this order: hash(a, salt=hash(b, salt)).
 
-    Of a text and an integer, `hash(text, salt=integer)` is one.
+    So ("a", "bc") and ("ab", "c") stay apart. Of a text and an integer, `hash(text, salt=integer)` is one.
     """
 
-    def ref(a: Any, b: Any, salt: int) -> Any:
-        return np.int64(_crossed(a, b, salt))
+    digests = True
 
-    def cpu(alloc: Any, a: Any, b: Any, salt: int) -> Any:
-        return np.int64(_crossed(a, b, salt))
+    def ref(a: Any, b: Any, salt: int) -> Any:
+        return _hash(digest(a), int(_hash(digest(b), salt)))
+
+    def lower(k: Any, out: Any, a: Any, b: Any, salt: Any) -> None:
+        second = k.let(_salted(k, k.cast(b, "i64"), salt))
+        k.store(out, (), _salted(k, k.cast(a, "i64"), second))
 
     def ranges(a: Any, b: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)
+
+    examples = ((("a", "bc", 0), 5509717632844511136), ((1, 23, 0), 3646655161556874293))
 
 
 @op("utf8(value: text) -> u8[n]")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.table import digests
+
 
 class Numbered:
     """Values and their numbers. Those of the program's constants stay, the others are forgotten with their chunk."""
@@ -15,6 +17,7 @@ class Numbered:
         self.values: list[Any] = [None]
         self.numbers: dict[Any, int] = {None: 0}
         self.kept = 1
+        self.bits = np.zeros(0, np.uint64)
         self.order = np.zeros(0, np.int64)
 
     def keep(self) -> None:
@@ -25,6 +28,7 @@ class Numbered:
         for value in self.values[self.kept :]:
             del self.numbers[value]
         del self.values[self.kept :]
+        self.bits = self.bits[: self.kept]
         self.order = np.zeros(0, np.int64)
 
     def number(self, value: Any) -> int:
@@ -47,6 +51,16 @@ class Numbered:
         out = np.empty(cells.shape, object)
         out.reshape(-1)[:] = [self.values[i] for i in cells.reshape(-1).tolist()]
         return out
+
+    def digests(self) -> NDArray[np.uint64]:
+        """For each number the `digest` of its value."""
+        have = len(self.bits)
+        if have < len(self.values):
+            encoded = [b"" if v is None else v if isinstance(v, bytes) else v.encode("utf-8", "surrogatepass")
+                       for v in self.values[have:]]
+            ends = np.cumsum([0, *map(len, encoded)])
+            self.bits = np.concatenate([self.bits, digests(np.frombuffer(b"".join(encoded), np.uint8), ends)])
+        return self.bits
 
     def places(self) -> NDArray[np.int64]:
         """For each number the place of its value among all of them in order (texts by code points, bytes as they are)."""

@@ -83,9 +83,32 @@ def test_histogram_and_indices():
     assert table.indices.ref(mask).tolist() == table.indices.cpu(np.empty, mask).tolist() == [0, 2, 3]
 
 
+def murmur(data):
+    """MurmurHash64A with seed 0, as it is published."""
+    m, h = 0xC6A4A7935BD1E995, len(data) * 0xC6A4A7935BD1E995 % 2**64
+    whole = len(data) // 8 * 8
+    for i in range(0, whole, 8):
+        k = int.from_bytes(data[i : i + 8], "little") * m % 2**64
+        h = (h ^ (k ^ k >> 47) * m % 2**64) * m % 2**64
+    if data[whole:]:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m % 2**64
+    h = (h ^ h >> 47) * m % 2**64
+    return h ^ h >> 47
+
+
+def splitmix(bits, salt):
+    z = (bits + salt * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return (z ^ z >> 31) >> 1
+
+
 def test_hash_is_fixed_and_salted():
-    assert table.hash_.name == "hash" and table.hash_.ref("", 0) == table.hash_.cpu(None, "", 0)
-    assert int(table.hash_.ref("abc", 0)) == 3227650029775379948 and int(table.hash_.ref("", 5)) == 8127846742121774340
+    assert table.hash_.name == "hash" and int(table.hash_.ref("abc", 0)) == 4538615379635924670
+    assert int(table.hash_.ref("", 5)) == 980875101213047373 == splitmix(0, 5)
+    for text in ("a", "eight by", "nine byte", "é" * 20):
+        assert int(table.hash_.ref(text, -3)) == int(table.hash_.ref(text.encode(), -3)) == splitmix(murmur(text.encode()), -3)
+    assert [int(table.hash_.ref(v, 1)) for v in (-7, np.uint64(2**64 - 7), np.int8(-7))] == [splitmix(2**64 - 7, 1)] * 3
     values = [int(table.hash_.ref(t, s)) for t in ("", "a", "b", "é") for s in (0, 1, -1, 2**62)]
     assert len(set(values)) == 16 and all(0 <= v < 2**63 for v in values)
     many = np.array([int(table.hash_.ref(str(i), 3)) % 100 for i in range(5000)])
