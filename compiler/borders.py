@@ -51,7 +51,7 @@ def borders(plan: Plan, read: Mapping[str, float] | None = None, row: float | No
     fields = [Column(name, slot.dtype, slot.dims, slot.missing) for s, p in inputs for name, slot in _inputs(p)]
     seen = sum(read.values()) if read else None
     listed = [_border("disk → host", fields, seen), _border("host → ring", plan.rows, row)]
-    delivered = [Column(c.name, c.dtype, c.dims[1:] if c.dims and c.dims[0] is None and batch > 1 else c.dims, c.missing)
+    delivered = [Column(c.name, c.dtype, c.dims[1:] if batch > 1 and c.dims and c.dims[0] in (None, batch) else c.dims, c.missing)
                  for c in plan.emit]
     listed.append(_border("ring → training loop", delivered))
     return listed

@@ -16,6 +16,7 @@ from ..runtime.inputs import reachable
 from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program, node, walk
+from .lines import Lines, placed
 from .loops import Kernel
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     from .prune import prune
     from .simplify import simplify
 
-    return (("simplify", simplify), ("prune", lambda emit, _: prune(emit)), ("fuse", lambda emit, _: fuse(emit)))
+    return (("simplify", simplify), ("prune", prune), ("fuse", fuse))
 
 
 def pass_names() -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     """The plan of a checked program."""
     from .graphtext import print_graph
 
-    spans = dict(program.spans)
+    spans = placed(program.emit, program.spans, Lines(program.texts))
     emit = transformed(program.emit, without, spans=spans)
     _carry_stages(program.emit, emit, spans)
     parts = cut(emit)

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..dsl.problems import Span
 from ..dsl.types import BOOL
-from .graph import Node, node, number, rewrite, substitute, var, walk
+from .graph import Moved, Node, inherit, node, number, rewrite, substitute, var, walk
 from .totality import HEAVY, Facts
 
 # An element with less work than this is computed again rather than stored and loaded.
 CHEAP = 12.0
 ROUNDS = 40
+Spans = dict[Node, tuple[Span, ...]]
 MOST_VISITS = 50_000
 
 
@@ -30,7 +32,7 @@ class Uses:
     again: bool = False
 
 
-def fuse(emit: Node) -> Node:
+def fuse(emit: Node, spans: Spans | None = None) -> Node:
     """Index a build: compute its element in place.
 
     Before:
@@ -54,12 +56,13 @@ def fuse(emit: Node) -> Node:
         more = add(twice, 1.0:f32) : f32
         build(more, 4, ids=(1,)) : f32[4]
     """
+    moved = None if spans is None else inherit(spans)
     for _ in range(ROUNDS):
-        emit = rewrite(emit, copied)
+        emit = rewrite(emit, copied, moved)
         chosen = inlinable(emit)
         if not chosen:
             return emit
-        emit = rewrite(emit, partial(inlined, chosen=chosen))
+        emit = rewrite(emit, partial(inlined, chosen=chosen, moved=moved), moved)
     return emit
 
 
@@ -77,19 +80,19 @@ def copied(n: Node) -> Node | None:
     return None if free & set(n["ids"]) else tensor
 
 
-def inlined(n: Node, chosen: frozenset[Node]) -> Node | None:
+def inlined(n: Node, chosen: frozenset[Node], moved: Moved | None = None) -> Node | None:
     match n.op:
         case "index" if n.args[0] in chosen and not n["guard"]:
-            return element(n.args[0], n.args[1:])
+            return element(n.args[0], n.args[1:], moved)
         case "fill" if reads_outside(n.args[0], chosen):
             build, *places = n.args[0].args
-            value, default = element(build, tuple(places)), n.args[1]
+            value, default = element(build, tuple(places), moved), n.args[1]
             if value.type.missing:
                 value = node("fill", value, default, type=n.type)
             return node("select", within(build, places), value, default, type=n.type)
         case "missing" if reads_outside(n.args[0], chosen):
             build, *places = n.args[0].args
-            value, inside = element(build, tuple(places)), within(build, places)
+            value, inside = element(build, tuple(places), moved), within(build, places)
             gone = node("missing", value, type=BOOL) if value.type.missing else node("const", type=BOOL, value=False)
             return node("select", inside, gone, node("const", type=BOOL, value=True), type=BOOL)
     return None
@@ -99,10 +102,10 @@ def reads_outside(n: Node, chosen: frozenset[Node]) -> bool:
     return n.op == "index" and n["guard"] and n.args[0] in chosen
 
 
-def element(build: Node, places: tuple[Node, ...]) -> Node:
+def element(build: Node, places: tuple[Node, ...], moved: Moved | None = None) -> Node:
     """The build's body at these places."""
     ids = build["ids"]
-    body = substitute(build.args[0], dict(zip(map(var, ids), places, strict=False)))
+    body = substitute(build.args[0], dict(zip(map(var, ids), places, strict=False)), moved)
     rest = places[len(ids) :]
     return node("index", body, *rest, type=body.type.element, guard=False) if rest else body
 

@@ -156,10 +156,24 @@ def walk(*roots: Node) -> Iterator[Node]:
             stack.extend((a, False) for a in reversed(n.args) if a not in seen)
 
 
-def rewrite(root: Node, change: Callable[[Node], Node | None]) -> Node:
+Moved = Callable[[Node, Node], None]
+
+
+def inherit(spans: dict[Node, tuple[Span, ...]]) -> Moved:
+    """What a rewrite tells (old, new): the new node also comes from the places of the old one."""
+    def moved(old: Node, new: Node) -> None:
+        mine = spans.get(old, ())
+        if mine and new.op != "const":
+            spans[new] = tuple(dict.fromkeys((*spans.get(new, ()), *mine)))
+
+    return moved
+
+
+def rewrite(root: Node, change: Callable[[Node], Node | None], moved: Moved | None = None) -> Node:
     """`root` with `change` applied bottom-up: once to each node whose args (and dims) are already changed.
 
-    `change` returns the replacement or None. The result isn't visited again.
+    `change` returns the replacement or None. The result isn't visited again. `moved` is told of every node that another
+    takes the place of.
     """
     done: dict[Node, Node] = {}
 
@@ -182,12 +196,14 @@ def rewrite(root: Node, change: Callable[[Node], Node | None]) -> Node:
         new = rebuilt(n)
         changed = change(new)
         done[n] = new if changed is None else changed
+        if moved is not None and done[n] is not n:
+            moved(n, done[n])
     return done[root]
 
 
-def substitute(root: Node, replace: dict[Node, Node]) -> Node:
+def substitute(root: Node, replace: dict[Node, Node], moved: Moved | None = None) -> Node:
     """`root` with nodes replaced; ids of binders are unique, so nothing can be captured."""
-    return rewrite(root, lambda n: replace.get(n))
+    return rewrite(root, lambda n: replace.get(n), moved)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..dsl.problems import Span
-from .graph import Node, children
+from .graph import STREAM_OPS, Node, children, walk
 
 DECLARED = re.compile(r"^pipeline\b", re.M)
 COLUMN_ONE = re.compile(r"^[^\s#]", re.M)
@@ -79,4 +79,34 @@ def lines_of(roots: Sequence[Node], spans: Mapping[Node, Sequence[Span]], lines:
         for c in children(n):
             if c not in asked or line < asked[c]:
                 asked[c] = line
+    return found
+
+
+def placed(emit: Node, spans: Mapping[Node, Sequence[Span]], lines: Lines) -> dict[Node, tuple[Span, ...]]:
+    """`spans`, and behind the places of what stands only in functions those of the line that calls them.
+
+    Done before the passes, which join what different lines make.
+    """
+    found = {n: tuple(places) for n, places in spans.items()}
+    asked: dict[Node, Span] = {}
+    known: dict[Span, Line | None] = {}
+    for n in reversed(list(walk(emit))):
+        places = found.get(n, ())
+        own = None
+        for span in places:
+            if span not in known:
+                known[span] = lines.at(span)
+            if known[span] is not None:
+                own = span
+                break
+        if own is None and n in asked and n.op not in STREAM_OPS:
+            own = asked[n]
+            if places:
+                found[n] = (*places, own)
+        if own is None:
+            continue
+        for c in n.args:
+            before = asked.get(c)
+            if before is None or (own.file, own.start) < (before.file, before.start):
+                asked[c] = own
     return found

@@ -27,11 +27,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..dsl.problems import Span
 from ..dsl.types import Type
-from .graph import Node, children, node, substitute
+from .graph import Moved, Node, children, inherit, node, substitute
 from .rules import with_dims
 
 SAME_FRAME = frozenset(["where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance"])
+Spans = dict[Node, tuple[Span, ...]]
 MADE_BY_PACK = ("segment", "position")
 
 
@@ -47,8 +49,9 @@ class Need:
         self.sizes |= other.sizes
 
 
-def prune(emit: Node) -> Node:
-    """`emit` with everything gone that it doesn't need."""
+def prune(emit: Node, spans: Spans | None = None) -> Node:
+    """`emit` with everything gone that it doesn't need. Nodes made anew take over the `spans` of the old ones."""
+    moved = None if spans is None else inherit(spans)
     order = _streams(emit)
     needs: dict[Node, Need] = {s: Need() for s in order}
     for s in reversed(order):
@@ -58,7 +61,7 @@ def prune(emit: Node) -> Node:
             needs[stream].add(need)
     made: dict[Node, Node] = {}
     for s in order:
-        made[s] = _again(s, needs[s], made)
+        made[s] = _again(s, needs[s], made, moved)
     return made[emit]
 
 
@@ -169,7 +172,7 @@ def _below(fields: set[str], name: str) -> set[str]:
 # --- stages made again, from above ----------------------------------------------------------------
 
 
-def _again(s: Node, need: Need, made: dict[Node, Node]) -> Node:
+def _again(s: Node, need: Need, made: dict[Node, Node], moved: Moved | None) -> Node:
     inner = stream_args(s)
     if s.op == "sample" and not any(f.startswith(s["name"] + ".") for f in need.fields):
         return made[inner[0]]
@@ -200,7 +203,7 @@ def _again(s: Node, need: Need, made: dict[Node, Node]) -> Node:
         case _:
             kept = set(arriving)
     if streams:
-        values = _renamed(values, _sizes(inner[0].type, set(arriving)))
+        values = _renamed(values, _sizes(inner[0].type, set(arriving)), moved)
     return node(s.op, *streams, *values, type=_type(s.type, kept), **attrs)
 
 
@@ -221,5 +224,5 @@ def _sizes(type: Type, kept: set[str]) -> dict[Node, Node]:
     return found
 
 
-def _renamed(values: tuple[Node, ...], sizes: dict[Node, Node]) -> tuple[Node, ...]:
-    return tuple(substitute(v, sizes) for v in values) if sizes else values
+def _renamed(values: tuple[Node, ...], sizes: dict[Node, Node], moved: Moved | None) -> tuple[Node, ...]:
+    return tuple(substitute(v, sizes, moved) for v in values) if sizes else values

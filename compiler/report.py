@@ -80,8 +80,9 @@ class _Maker:
             rows = self.rows(name, told, records)
             if rows:
                 found.append(Part(name, self.title(name, told), "below" if name.startswith("below") else "above", rows, records))
-        above = [p for p in found if p.place == "above"]   # branches of a mix stand before what they are mixed for
-        return [*above, *(p for p in found if p.place == "below")]
+        order = list(self.compiled.told)   # branches stand before the frame that they are put together for
+        found.sort(key=lambda p: (p.place, p.name.split("_")[0], "_" not in p.name, order.index(p.name)))
+        return found
 
     def title(self, name: str, told: Told) -> str:
         kind = told.start.op if told.start is not None else "ring"

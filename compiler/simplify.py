@@ -31,13 +31,12 @@ After:
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..dsl.problems import Span
 from ..dsl.types import FLOATS, INTS, Type
 from . import linear
-from .graph import Node, node, number, walk
+from .graph import Node, inherit, node, number, walk
 from .laws import LAWS, keeps, total
 from .rules import applied, by_head, constant_value, everywhere, with_dims
 from .twins import merge_twins
@@ -49,21 +48,12 @@ Spans = dict[Node, tuple[Span, ...]]
 
 def simplify(root: Node, spans: Spans | None = None) -> Node:
     """The simplest form found of `root`; nodes that take another's place take over its `spans`."""
-    moved = None if spans is None else _inherit(spans)
+    moved = None if spans is None else inherit(spans)
     for _ in range(MOST_ROUNDS):
         before, root = root, merge_twins(everywhere(root, step, moved), moved)
         if root is before:
             break
     return root
-
-
-def _inherit(spans: Spans) -> Callable[[Node, Node], None]:
-    def moved(old: Node, new: Node) -> None:
-        mine = spans.get(old, ())
-        if mine and new.op != "const":
-            spans[new] = tuple(dict.fromkeys((*spans.get(new, ()), *mine)))
-
-    return moved
 
 
 def step(n: Node) -> Node | None:
