@@ -120,27 +120,34 @@ def _cause(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 
+def _status(error: BaseException) -> int:
+    """The HTTP status that an error stands for, 0 if none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):   # botocore's
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    found = (getattr(response, "status_code", None), getattr(error, "status", None), getattr(error, "code", None))
+    return next((f for f in found if isinstance(f, int) and 400 <= f < 600), 0)
+
+
 def _reason(error: BaseException) -> str:
     inner = _cause(error)
-    status = getattr(inner, "status", None)
-    if isinstance(status, int) and status:
-        return f"the server answers {status} {getattr(inner, 'message', '')}".strip()
+    said = (str(inner).strip().splitlines() or [type(inner).__name__])[0][:160]
     if isinstance(inner, TimeoutError) or type(inner).__name__ == "FSTimeoutError":
         return "the server is silent"
-    return (str(inner).strip().splitlines() or [type(inner).__name__])[0][:160]
+    return f"the server answers {_status(inner)} {getattr(inner, 'message', said)}".strip() if _status(inner) else said
 
 
 def _final(url: str, error: Exception) -> SourceError | None:
     """The error that no further attempt would mend."""
     inner = _cause(error)
-    status = getattr(inner, "status", None)
+    status = _status(inner)
     if status in (404, 410) or isinstance(inner, FileNotFoundError):
-        return SourceError("E0810", f"there is no file `{shown(url)}`", ("the server says so",))
+        return SourceError("E0810", f"there is no file `{shown(url)}`", (f"the server says so: {_reason(error)}",))
     if status in (401, 403) or isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError":
         return SourceError("E0812", f"`{shown(url)}` may not be read: {_reason(error)}", (
             "credentials are taken from where the service's own tools look for them (AWS_PROFILE, HF_TOKEN, …), and from"
             " fsspec's settings (FSSPEC_S3_ANON=true reads public buckets)",))
-    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 412, 416, 425, 429):
+    if 400 <= status < 500 and status not in (408, 412, 416, 425, 429):
         return SourceError("E0812", f"`{shown(url)}` can't be read: {_reason(error)}")
     return None
 
