@@ -6,9 +6,9 @@ other world size and batch size.
 """
 from __future__ import annotations
 
-import importlib
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,8 @@ def rank_spec(rank: int | str | None = None, world: int | None = None, mesh: Any
 
 
 def _torch_rank() -> tuple[int, int]:
-    torch = importlib.import_module("torch")
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    torch = sys.modules.get("torch")   # else nothing is initialised there
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     try:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -271,7 +271,8 @@ def planned(tmp_path, above="shuffle()", end="", below="batch(n)"):
     from pipec.compiler.compile import plan_for
 
     path = tmp_path / "train.pipe"
-    path.write_text(PROGRAM.replace("ROOT", str(tmp_path)).replace("{above}", above).replace("{end}", end).replace("{below}", below))
+    text = PROGRAM.replace("ROOT", str(tmp_path)).replace("{above}", above)
+    path.write_text(text.replace("{end}", end).replace("{below}", below))
     return plan_for(str(path), {}, None)
 
 
