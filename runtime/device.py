@@ -6,6 +6,7 @@ there. What kernels can't do (texts, library calls, what is padded) runs on the 
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -100,6 +101,12 @@ class Landing:
 
     def _block(self, size: int) -> tuple[NDArray[np.uint8], Memory]:
         return self.device.pinned(size), self.device.lasting(size)
+
+    def __del__(self) -> None:
+        """What is still on its way reads and writes this memory."""
+        with contextlib.suppress(Exception):
+            if self.mark is not None:
+                self.mark.wait()
 
     def take(self, size: int) -> tuple[NDArray[np.uint8], int]:
         """Pinned bytes, and where they go on the device."""
@@ -497,7 +504,13 @@ class OnDevice(Below):
             waiting = {n: v for n, v in fields.items() if not isinstance(v, Placed)}
             placed = dict(fields) | (self._placed(waiting, landing) if waiting else {})
             inputs = {n: placed[n] for n, _ in later.segment.program.inputs}
-            return self.programs[id(later)].run(landing, inputs, ids, counts, batch, placed)
+            try:
+                return self.programs[id(later)].run(landing, inputs, ids, counts, batch, placed)
+            except BaseException:
+                self.landing = None
+                raise
+            finally:
+                landing.mark = self.device.mark()
 
 
 def below_on(plan: Plan, device: Any, as_: str, allow_extern: bool = False, params: Mapping[str, Any] | None = None) -> OnDevice:

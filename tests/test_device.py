@@ -1,0 +1,148 @@
+"""What runs below `share()` on a device equals what runs on the CPU, on a device made of host memory and real CUDA texts."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_host import needs_compiler
+from fake_device import Array, FakeDevice, collected
+from pipec.compiler.check import check
+from pipec.compiler.compile import _with_kernels, lowered
+from pipec.compiler.native import build
+from pipec.runtime.device import OnDevice
+from pipec.runtime.errors import DataError
+from pipec.runtime.loader import Loader
+from pipec.runtime.objects import load
+from programs import COLUMNS, write_data
+from running import assert_same, fields_of, kept
+
+pytestmark = needs_compiler
+
+HEAD = "seed 3\nschema Row\n" + "".join(f"  {name}: {text}\n" for name, (text, _) in COLUMNS.items())
+PIPELINE = 'pipeline p\n  from npz("{data}") as Row\n'
+PROGRAMS = {   # name → (lines, kernels run on the device)
+    "widened": (["share()", "image = [(f32(img[y, x, c]) - 120) / 58.5 for c, y, x]", "batch(4)", "emit image, n"], True),
+    "whole": (["share()", "image = [f16(img[y, x, c]) / 255 for c, y, x]", "batch(5, whole=true)", "emit image, n"], True),
+    "handed on": (["share()", "batch(4)", "emit img, n, h, mask, big, b"], False),
+    "all dtypes": (["share()", "t = bf16(x)", "o = h + 0.5", "z = not flag", "y = i8(b / 3)", "batch(3)", "emit t, o, z, y"], True),
+    "drawn": (["share()", "u ~ normal()", "k ~ integers(0, 10)", "y = v[0] * u + f32(k)", "batch(4)", "emit y, n"], True),
+    "mixed": (["share()", "image = [f32(img[y, x, c]) for c, y, x]", "batch(6)", "lam ~ beta(0.4, 0.4)",
+               "mixed ~ mixup(image, v, lam)", "im = mixed.images", "t = mixed.labels", "emit im, t"], True),
+    "summed": (["share()", "batch(4)", "s = sum(x[i] for i)", "r = [v[i, j] - s for i, j]", "emit s, r"], True),
+    "a size that the data tells": (["share()", "batch(4)", "k = max(0, sum(i64(few[i]) for i))", "t = [3 * i for i < k]",
+                                    "emit t, n"], True),
+    "constants": (["share()", "one = [1, 2, 3]", "batch(4)", "emit one, n"], False),
+    "epochs": (["share()", "y = x * f32(epoch)", "batch(4)", "emit y"], True),
+    "padded": (["m3 = [marks[i] ?? 0 for i < max(0, i64(size))]", "share()", "batch(4, pad=true)", "y = [m3[i, j] ?? -1 for i, j]",
+                "emit y, n"], False),
+    "single rows": (["share()", "y = v[0] * 2", "emit y, n"], False),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    data = tmp_path_factory.mktemp("device") / "d.npz"
+    write_data(str(data))
+    made = {}
+    for name, lines in {**{n: lines for n, (lines, _) in PROGRAMS.items()}, **FAILING}.items():
+        text = HEAD + (PIPELINE + "".join(f"  {line}\n" for line in lines)).replace("{data}", str(data))
+        c = lowered(check("p.pipe", text=text))
+        made[name] = _with_kernels(c.plan, build(c.kernels))
+    kernels = [k for plan in made.values() for k in plan.device]
+    return made, [FakeDevice(kernels, backwards) for backwards in (False, True)]
+
+
+def on(device, plan):
+    return Loader(plan, as_="cupy", workers="threads", threads=1, below=OnDevice(plan, load(plan.kernels), None, False, device))
+
+
+def got(value):
+    if isinstance(value, Array):
+        return value.get()
+    return [got(v) for v in value] if isinstance(value, list) else kept(value)
+
+
+def read(batch):
+    return {name: got(value) for name, value in batch._asdict().items()}
+
+
+FAILING = {
+    "a record": ["share()", "y = 9223372036854775792 + n", "batch(4)", "emit y"],
+    "a batch": ["share()", "batch(4)", "y = [n[i] * 512409557603043101 for i]", "emit y"],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_device_is_cpu(compiled, name):
+    plans, devices = compiled
+    plan, kernels = plans[name], PROGRAMS[name][1]
+    with Loader(plan, as_="numpy", workers="threads", threads=1) as loader:
+        expected = [[fields_of(b) for b in loader] for _ in range(3)]
+    for device in devices:
+        launched, fetched = device.launched, device.fetched
+        with on(device, plan) as loader:
+            held = [[*loader] for _ in range(3)]                      # nothing is waited for until all are made
+            assert any(isinstance(v, Array) for v in held[0][0])
+            for batches, reference in zip(held, expected):
+                assert_same([read(b) for b in batches], reference)
+            del held, batches
+        assert (device.launched > launched) == kernels
+        shapes = 2 * 2   # of the first and the last batch, in one or two programs
+        assert device.fetched - fetched <= (3 * 5 * 2 if "size" in name else shapes)
+
+
+@pytest.mark.parametrize("name", ["widened", "mixed", "handed on"])
+def test_memory_is_let_go(compiled, name):
+    plans, devices = compiled
+    device = devices[0]
+    with on(device, plans[name]) as loader:
+        for _ in range(4):
+            for batch in loader:
+                del batch
+        device.finish()
+        assert collected(device) == 0
+
+
+def test_rows_are_uploaded_as_they_are(compiled):
+    plans, devices = compiled
+    before = devices[0].uploaded
+    with on(devices[0], plans["widened"]) as loader:
+        rows = sum(len(read(b)["n"]) for b in loader)
+    assert devices[0].uploaded - before == rows * (4 * 5 * 3 + 8)   # u8, not f32
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_failures_are_the_same(compiled, name):
+    plans, devices = compiled
+    with Loader(plans[name], as_="numpy", workers="threads", threads=1) as loader, pytest.raises(DataError) as cpu:
+        list(loader)
+    for device in devices:
+        with on(device, plans[name]) as loader, pytest.raises(DataError) as there:
+            list(loader)
+        assert str(there.value) == str(cpu.value) and there.value.where == cpu.value.where
+
+
+def test_left_early_and_resumed(compiled):
+    plans, devices = compiled
+    plan, device = plans["mixed"], devices[0]
+    with on(device, plan) as loader:
+        every = [read(b) for b in loader]
+    with on(device, plan) as loader:
+        for k, _ in enumerate(loader):
+            if k == 1:
+                state = loader.state_dict()
+                break
+    with on(device, plan) as loader:
+        loader.load_state_dict(state)
+        assert_same([read(b) for b in loader], every[2:])
+
+
+def test_no_device_says_so(compiled):
+    plans, _ = compiled
+    for options in ({"device": "cuda"}, {"as_": "cupy"}):
+        with pytest.raises(DataError, match="no CUDA device: .*") as error:
+            Loader(plans["widened"], workers="threads", threads=1, **options)
+        assert error.value.code == "E0850"
+    with pytest.raises(ValueError, match='"cpu", "cuda" or "cuda:N"'):
+        Loader(plans["widened"], workers="threads", threads=1, device="gpu")
+    with Loader(plans["widened"], as_="numpy", workers="threads", threads=1, device="cpu") as loader:
+        assert isinstance(next(iter(loader)).image, np.ndarray)
