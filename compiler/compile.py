@@ -18,6 +18,7 @@ from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
 from .graph import Node, Program, node, walk
 from .lines import Lines, placed
 from .loops import Kernel
+from .retype import Checked
 
 if TYPE_CHECKING:
     from .lower import Told
@@ -74,12 +75,16 @@ class Compiled:
     told: dict[str, Told]
 
 
-def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
-    """The plan of a checked program."""
+def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | None = None) -> Compiled:
+    """The plan of a checked program. `untrusted`: its graph comes from anywhere, and this is what `retype` found."""
     from .graphtext import print_graph
+    from .harden import checked, guarded
+    from .mentioned import mentioned
 
     spans = placed(program.emit, program.spans, Lines(program.texts))
-    emit = transformed(program.emit, without, spans=spans)
+    emit = transformed(program.emit if untrusted is None else checked(program.emit, untrusted), without, spans=spans)
+    if untrusted is not None:
+        emit = guarded(emit)
     _carry_stages(program.emit, emit, spans)
     parts = cut(emit)
     lowering = _Lowering(replace(program, emit=emit, spans=spans))
@@ -87,12 +92,13 @@ def lowered(program: Program, without: Sequence[str] = ()) -> Compiled:
     before = len(lowering.kernels)
     below = lowering.below(parts)
     params = tuple(plans.Param(p.name, p.type.dtype, p.value, p.help, p.open) for p in program.params)
-    text = print_graph(emit)
-    told = f"{text}\0{program.seed}\0" + "\0".join(f"{p.name}={p.value!r}" for p in params if not p.open)
+    files = mentioned(program.emit)
+    text = print_graph(program.emit)   # before the passes: what they do is no part of what the program means
+    told = "\0".join([text, str(program.seed), *(f"{p.name}={p.value!r}" for p in params if not p.open), *files.values()])
     plan = Plan(
         name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
-        texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
+        texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest(), files=files,
         device=_for_device(lowering.kernels[before:]))
     return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told)
 
