@@ -115,11 +115,11 @@ class Attachment:
         self._take_ring(welcome.layout)
         return welcome
 
-    def join(self, when: str, state: tuple[int, int, int] | None, others: int) -> None:
+    def join(self, when: str, state: tuple[int, int, int] | None, others: int, group: tuple[str, int] = ("", 1)) -> None:
         """Ask for a place; Joined answers."""
         self.generation += 1
         self.failure = None
-        self._send(Join(self.generation, when, state, others))
+        self._send(Join(self.generation, when, state, others, group))
 
     def seek(self, epoch: int, start: int, skip: int) -> Started:
         self.generation += 1

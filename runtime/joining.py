@@ -80,12 +80,14 @@ def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: 
         refuse_externs(plan, below_only=True)
     made = Loader(plan, threads=threads, as_=as_, allow_extern=allow_extern, ranks=ranks, stream=stream, fields=fields,
                   device=device)
+    if stream.when_slow == "skip" and ranks.world > 1:
+        raise ValueError('when_slow="skip": ranks of a group deal out one stream, so none of them may lose records')
     if stream.join == "now" and made.replays:
         raise ValueError('join="now": lines below `share()` hold records back or count them, so this program is read from the '
                          "start of an epoch")
     if state is not None:
         made.load_state_dict(state)
-    stream.ask_for(stream.join, None if state is None else made.place())
+    stream.ask_for(stream.join, None if state is None else made.place(), group=(ranks.group, ranks.here))
     return made
 
 

@@ -113,13 +113,15 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 class Join(msgspec.Struct, frozen=True, tag=True):
     """Consumer → server: give me a place. `state`: (epoch, next, skip) to go on from; without it `when` decides.
 
-    `when`: "epoch" from the start of one, "now". `others`: how many were with it at a server that is gone.
+    `when`: "epoch" from the start of one, "now". `others`: how many were with it at a server that is gone. `group`: it
+    gets one when as many of its group ask as this says: ranks begin together.
     """
 
     number: int
     when: str = "epoch"
     state: tuple[int, int, int] | None = None
     others: int = 0
+    group: tuple[str, int] = ("", 1)
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):

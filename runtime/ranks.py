@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,11 +33,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RankSpec:
-    """A loader's place in a group: it delivers share `rank` of `world`, each step in `micro_batches` parts."""
+    """A loader's place in a group: it delivers share `rank` of `world`, each step in `micro_batches` parts.
+
+    `here`: processes of the group on this machine, which a shared stream lets in together; `group` tells groups apart.
+    """
 
     rank: int = 0
     world: int = 1
     micro_batches: int = 1
+    here: int = field(default=1, compare=False)
+    group: str = field(default="", compare=False)
 
     @property
     def alone(self) -> bool:
@@ -70,9 +75,22 @@ def rank_spec(rank: int | str | None = None, world: int | None = None, mesh: Any
         raise ValueError("rank= and world= go together: which of how many")
     if not isinstance(world, int) or world < 1 or not isinstance(rank, int) or not 0 <= rank < world:
         raise ValueError(f"rank={rank!r}, world={world!r}: ranks count from 0 to world - 1")
-    if sizes is None:
-        return RankSpec(rank, world, micro_batches)
-    return _in_mesh(rank, world, sizes, micro_batches)
+    share, shares = (rank, world) if sizes is None else _in_mesh(rank, world, sizes)
+    return RankSpec(share, shares, micro_batches, _here(world), f"{world} {_launched()}")
+
+
+def _here(world: int) -> int:
+    """Processes of the group on this machine, as torchrun tells; else it is all of them."""
+    try:
+        return int(os.environ["LOCAL_WORLD_SIZE"]) if int(os.environ["WORLD_SIZE"]) == world else world
+    except (KeyError, ValueError):
+        return world
+
+
+def _launched() -> str:
+    """What ranks of one launch have in common."""
+    told = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")]
+    return ":".join(told)[:200]
 
 
 def _torch_rank() -> tuple[int, int]:
@@ -113,7 +131,8 @@ def _coordinate(mesh: Any, sizes: Sequence[tuple[str, int]]) -> int | None:
     return int(np.ravel_multi_index(tuple(coordinates), tuple(n for _, n in sizes)))
 
 
-def _in_mesh(rank: int, world: int, sizes: Sequence[tuple[str, int]], micro_batches: int) -> RankSpec:
+def _in_mesh(rank: int, world: int, sizes: Sequence[tuple[str, int]]) -> tuple[int, int]:
+    """(the rank's data coordinate, how many there are)."""
     shape = tuple(n for _, n in sizes)
     if math.prod(shape) != world:
         raise ValueError(f"mesh={shape}, world={world}: the mesh has {math.prod(shape)} ranks")
@@ -122,7 +141,7 @@ def _in_mesh(rank: int, world: int, sizes: Sequence[tuple[str, int]], micro_batc
     for (name, n), c in zip(sizes, coordinates, strict=True):
         if name in DATA_DIMS:
             share, shares = share * n + int(c), shares * n
-    return RankSpec(share, shares, micro_batches)
+    return share, shares
 
 
 # --- which rows are mine ------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from .session import Session, sessions
 CONNECT_SECONDS = 60.0                 # a server has so long to open its sources
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
-FOREVER = 1e9
+FOREVER = 1e6
 Place = tuple[int, int, int]           # epoch, next, skip
 CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pipec.runtime.detached import main; main()"
 
@@ -178,12 +178,12 @@ class Shared:
             raise
         return welcome
 
-    def ask_for(self, when: str, state: Place | None, others: int = 0) -> None:
-        """Ask for a place; `arrive` waits for the answer."""
+    def ask_for(self, when: str, state: Place | None, others: int = 0, group: tuple[str, int] = ("", 1)) -> None:
+        """Ask for a place; `arrive` waits for the answer. `group`: see messages.Join."""
         assert self.reader is not None
         self.reader.let_go()                              # the server no longer counts what is held from here on
         self.joined = None
-        self.attachment.join(when, state, others)
+        self.attachment.join(when, state, others, group)
 
     def arrive(self) -> Joined:
         """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""

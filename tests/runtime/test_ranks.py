@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -207,6 +209,13 @@ def test_wrong_specs(wrong, said):
         rank_spec(**wrong)
 
 
+def test_how_many_are_on_this_machine(monkeypatch):
+    assert rank_spec(3, 4).here == 4 and rank_spec(3, 4, mesh=(2, 2)).here == 4 and rank_spec().here == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert rank_spec(3, 4).here == 2 and rank_spec(3, 8).here == 8
+
+
 def test_the_rank_of_torchrun(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="torchrun"):
@@ -244,10 +253,6 @@ def test_micro_batches_of_fields_that_have_no_batch_dimension():
     fields = {"x": np.zeros((4, 2)), "mean": np.float32(3)}
     with pytest.raises(ValueError, match="`mean`"):
         next(dealing.parts(iter([(fields, Progress(4, 0, 4))]), 2))
-
-
-def test_specs_are_plain_values():
-    assert json.loads(json.dumps(vars(rank_spec(1, 2)))) == {"rank": 1, "world": 2, "micro_batches": 1}
 
 
 PROGRAM = """
@@ -403,3 +408,45 @@ def test_a_state_within_a_step(rows):
     assert state["part"] == 0
     got, _ = of_group(plan, 1, state)
     assert len(got[0][0][0]) == 4
+
+
+# --- through one shared stream
+
+
+def test_ranks_of_a_shared_stream_begin_together(rows, monkeypatch):
+    from pipec.runtime import joining
+
+    monkeypatch.setattr(joining, "LINGER", 3.0)
+    plan = planned(rows, end='end="pad"')
+    got, failed = {}, []
+
+    def run(rank):
+        try:
+            with joining.shared(plan, threads=1, as_="numpy", memory=None, allow_extern=False, ranks=rank_spec(rank, 3),
+                                when_slow="wait", join="epoch") as loader:
+                for _ in range(3):
+                    epoch = loader.state_dict()["epoch"]
+                    batches = [(b.x.tolist(), b.valid) for b in loader]
+                    got[rank, epoch] = [x for xs, valid in batches for x, ok in zip(
+                        xs, [True] * len(xs) if valid is None else valid, strict=True) if ok], len(batches)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.4)                                  # a stream that waits for nobody would be epochs ahead
+    for thread in threads:
+        thread.join(60)
+    assert not failed and set(got) == {(rank, epoch) for rank in range(3) for epoch in range(3)}
+    for epoch in range(3):
+        assert sorted(x for rank in range(3) for x in got[rank, epoch][0]) == list(range(101))
+        assert len({got[rank, epoch][1] for rank in range(3)}) == 1
+
+
+def test_ranks_may_not_lose_records(rows):
+    from pipec.runtime import joining
+
+    with pytest.raises(ValueError, match="none of them may lose records"):
+        joining.shared(planned(rows), threads=1, as_="numpy", memory=None, allow_extern=False, ranks=rank_spec(0, 2),
+                       when_slow="skip", join="epoch")
