@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -402,6 +402,11 @@ class Server:
     def _asking(self) -> list[Client]:
         return [c for c in self._members() if c.request is not None]
 
+    def _together(self, asking: list[Client]) -> list[Client]:
+        """Those whose group has come: ranks begin at one place."""
+        groups = Counter(c.request.group for c in asking if c.request is not None)
+        return [c for c in asking if c.request is not None and groups[c.request.group] >= c.request.group[1]]
+
     def _wants(self, client: Client, request: Join) -> None:
         assert client.consumer is not None
         if request.when not in ("epoch", "now") or request.number <= client.last or not _sensible(request.state):
@@ -418,7 +423,7 @@ class Server:
 
     def _arrange(self) -> None:
         """Give those who ask their places, and start the engine when all are there."""
-        asking = self._asking()
+        asking = self._together(self._asking())
         with self.changed:
             starting, run = self.seek is not None, self.run
         if not asking or starting or self.drain_until is not None:
