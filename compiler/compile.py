@@ -34,9 +34,11 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     """
     from .fuse import fuse
     from .prune import prune
+    from .regions import decode_regions
     from .simplify import simplify
 
-    return (("simplify", simplify), ("prune", prune), ("fuse", fuse))
+    return (("simplify", simplify), ("prune", prune), ("decode_regions", decode_regions),
+            ("fuse", fuse))
 
 
 def pass_names() -> tuple[str, ...]:

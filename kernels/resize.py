@@ -5,6 +5,7 @@ along the rows, each sum from its first tap to its last.
 """
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,15 @@ def _center(k: Any, i: Any, offset: Any, scale: Any, size: Any) -> Any:
     return _inside(k, offset + (k.cast(i, "f64") + 0.5) * scale, 0.0, k.cast(size, "f64"))
 
 
+def _places(k: Any, size: Any, start: Any, length: Any, out: Any, i: Any, filter: str, antialias: Any) -> tuple[Any, Any, Any]:
+    """For pixel i of the result: its centre in the span, the filter's reach there, and one over the filter's unit."""
+    low, high = _span(k, size, start, length)
+    scale = _scale(k, length, out)
+    wide = k.let(k.select(antialias & (scale > 1.0), scale, 1.0), "wide")
+    support = k.let(k.call("min", wide * SUPPORT[filter], k.cast(high - low, "f64")), "support")
+    return _center(k, i, start - k.cast(low, "f64"), scale, high - low), support, 1.0 / wide
+
+
 def _window(k: Any, center: Any, support: Any, size: Any) -> tuple[Any, Any]:
     """First tap and number of taps."""
     first = k.call("min", _whole(k, k.call("max", center - support + 0.5, center * 0.0)), size - 1)
@@ -92,11 +102,7 @@ def taps(size: int, start: float, length: float, out: int, filter: str, antialia
     k = scalar.Arrays()
     begin, extent = np.float64(start), np.float64(length)
     low, high = _span(k, np.int64(size), begin, extent)
-    scale = _scale(k, extent, np.int64(out))
-    wide = np.where(antialias & (scale > 1.0), scale, 1.0)
-    support = np.minimum(SUPPORT[filter] * wide, np.float64(high - low))
-    narrow = 1.0 / wide
-    center = _center(k, np.arange(out), begin - np.float64(low), scale, high - low)
+    center, support, narrow = _places(k, np.int64(size), begin, extent, np.int64(out), np.arange(out), filter, antialias)
     first, count = _window(k, center, support, high - low)
     most = int(count.max()) if out else 0
     weights = np.zeros((out, most))
@@ -118,7 +124,7 @@ def nearest(size: int, start: Any, length: Any, out: int) -> Any:
     low, high = _span(k, np.int64(size), start, length)
     scale = _scale(k, length, np.int64(out))
     steps = np.full(out, scale)
-    steps[0] = (start - np.float64(low)) + scale * 0.5
+    steps[:1] = (start - np.float64(low)) + scale * 0.5
     return low + _nearest(k, np.add.accumulate(steps), high - low)
 
 
@@ -132,17 +138,29 @@ def _pass(x: Any, first: Any, count: Any, weights: Any) -> Any:
 
 
 def _resized(img: Any, box: Any, height: int, width: int, filter: str, antialias: bool) -> Any:
-    h, w, rest = img.shape[0], img.shape[1], img.shape[2:]
-    if 0 in img.shape or height <= 0 or width <= 0:
-        return np.zeros((max(height, 0), max(width, 0), *rest), img.dtype)
+    h, w = img.shape[:2]
+    return _part_resized(img, (0, 0), (h, w), box, height, width, (0, 0, height, width), filter, antialias)
+
+
+def _part_resized(img: Any, origin: Any, size: Any, box: Any, height: int, width: int, cut: Any, filter: str,
+                  antialias: bool) -> Any:
+    """A cut (top, left, rows, columns) of the resized image, of whose pixels `img` has those from `origin` on."""
+    y, x, rows, columns = (max(int(v), 0) for v in cut)
+    rest = img.shape[2:]
+    if 0 in size or 0 in rest or rows == 0 or columns == 0:
+        return np.zeros((rows, columns, *rest), img.dtype)
     top, left, tall, broad = (np.float64(v) for v in np.asarray(box))
+    down, across = slice(y, y + rows), slice(x, x + columns)
     if filter == "nearest":
-        return img[nearest(h, top, tall, height)[:, None], nearest(w, left, broad, width)]
-    flat = img.reshape(h, -1).astype(np.float32)
-    down = _pass(flat, *taps(h, top, tall, height, filter, antialias)).reshape(height, w, -1)
-    across = np.ascontiguousarray(down.transpose(1, 0, 2)).reshape(w, -1)
-    done = _pass(across, *taps(w, left, broad, width, filter, antialias)).reshape(width, height, -1)
-    return np.ascontiguousarray(done.transpose(1, 0, 2)).reshape(height, width, *rest)
+        ys = nearest(size[0], top, tall, height)[down] - origin[0]
+        return img[ys[:, None], nearest(size[1], left, broad, width)[across] - origin[1]]
+    firsts, counts, weights = (a[down] for a in taps(size[0], top, tall, height, filter, antialias))
+    flat = img.reshape(img.shape[0], -1).astype(np.float32)
+    done = _pass(flat, firsts - origin[0], counts, weights).reshape(rows, img.shape[1], -1)
+    turned = np.ascontiguousarray(done.transpose(1, 0, 2)).reshape(img.shape[1], -1)
+    firsts, counts, weights = (a[across] for a in taps(size[1], left, broad, width, filter, antialias))
+    done = _pass(turned, firsts - origin[1], counts, weights).reshape(columns, rows, -1)
+    return np.ascontiguousarray(done.transpose(1, 0, 2)).reshape(rows, columns, *rest)
 
 
 def as_dtype(x: Any, dtype: Any) -> Any:
@@ -159,20 +177,42 @@ def as_dtype(x: Any, dtype: Any) -> Any:
 # --- loop IR ----------------------------------------------------------------------------------------------------
 
 
-def _lower_taps(k: Any, size: Any, start: Any, length: Any, out: Any, filter: str, antialias: Any) -> Any:
-    """Scratch with what `taps` gives, taps counted from `low`; then low and high of the span."""
-    low, high = _span(k, size, start, length)
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a resize: `size` pixels of the image, of which those from `origin` on are there; the box from `start`,
+    `length` long, becomes `out` pixels, of which `count` from `begin` on are made."""
+
+    size: Any
+    start: Any
+    length: Any
+    out: Any
+    count: Any
+    begin: Any = 0
+    origin: Any = 0
+
+    def place(self, i: Any) -> Any:
+        """The number, in the whole result, of pixel i of those that are made."""
+        return i if isinstance(self.begin, int) else i + self.begin
+
+    def here(self, pixel: Any) -> Any:
+        """The place, in what is there of the image, of one of its pixels."""
+        return pixel if isinstance(self.origin, int) else pixel - self.origin
+
+
+def _lower_taps(k: Any, axis: Axis, filter: str, antialias: Any) -> Any:
+    """Scratch with what `taps` gives, taps counted from the first pixel that is read; this pixel, and how many there are."""
+    low, high = _span(k, axis.size, axis.start, axis.length)
     size = k.let(high - low, "size")
-    scale = _scale(k, length, out)
+    scale = _scale(k, axis.length, axis.out)
     wide = k.let(k.select(antialias & (scale > 1.0), scale, 1.0), "wide")
     support = k.let(k.call("min", wide * SUPPORT[filter], k.cast(size, "f64")), "support")
     narrow = k.let(1.0 / wide, "narrow")
-    offset = k.let(start - k.cast(low, "f64"), "offset")
+    offset = k.let(axis.start - k.cast(low, "f64"), "offset")
     most = k.let(k.call("min", k.cast(support * 2.0, "i64", "truncate") + 2, size), "most")
-    firsts, counts = k.scratch("i64", out, hint="firsts"), k.scratch("i64", out, hint="counts")
-    weights, row = k.scratch("f32", out, most, hint="weights"), k.scratch("f64", most, hint="weighing")
-    with k.loop(out) as i:
-        center = k.let(_center(k, i, offset, scale, size), "center")
+    firsts, counts = k.scratch("i64", axis.count, hint="firsts"), k.scratch("i64", axis.count, hint="counts")
+    weights, row = k.scratch("f32", axis.count, most, hint="weights"), k.scratch("f64", most, hint="weighing")
+    with k.loop(axis.count) as i:
+        center = k.let(_center(k, axis.place(i), offset, scale, size), "center")
         first, count = _window(k, center, support, size)
         k.store(firsts, (i,), first)
         k.store(counts, (i,), count)
@@ -186,7 +226,11 @@ def _lower_taps(k: Any, size: Any, start: Any, length: Any, out: Any, filter: st
             k.set(total, 1.0)
         with k.loop(counts[i], "t") as t:
             k.store(weights, (i, t), k.cast(row[t] / total, "f32"))
-    return firsts, counts, weights, low, high
+    begin, last = k.let(firsts[0], "begin"), axis.count - 1
+    length = k.let(firsts[last] + counts[last] - begin, "length")
+    with k.loop(axis.count) as i:
+        k.store(firsts, (i,), firsts[i] - begin)
+    return firsts, counts, weights, k.let(axis.here(low + begin), "first"), length
 
 
 # 1.5 × 2^23: added to an f32 below 2^22, it leaves the number, rounded half to even, in the lowest bits.
@@ -214,19 +258,29 @@ def product(dims: Any) -> Any:
     return count
 
 
+def _there(size: Any, first: Any, count: Any) -> Any:
+    """Does the part of an image hold these pixels: it does, but for a graph that nobody made here."""
+    return (first >= 0) & (first + count <= size)
+
+
 def _lower_nearest(k: Any, out: Any, img: Any, axes: Any, channels: Any) -> None:
-    starts = []
-    for size, start, length, n in axes:
-        low, high = _span(k, size, start, length)
-        scale = _scale(k, length, n)
-        place = k.let((start - k.cast(low, "f64")) + scale * 0.5, "place")
-        index = k.scratch("i64", n, hint="nearest")
-        with k.loop(n) as i:
-            k.store(index, (i,), low + _nearest(k, place, high - low))
+    starts, height = [], out.dims[0]
+    for axis, there in zip(axes, img.dims):
+        low, high = _span(k, axis.size, axis.start, axis.length)
+        scale = _scale(k, axis.length, axis.out)
+        place = k.let((axis.start - k.cast(low, "f64")) + scale * 0.5, "place")
+        if not isinstance(axis.origin, int):
+            height = k.let(k.select(_there(there, axis.here(low), high - low), height, 0), "height")
+        if not isinstance(axis.begin, int):
+            with k.loop(axis.begin):
+                k.set(place, place + scale)
+        index = k.scratch("i64", axis.count, hint="nearest")
+        with k.loop(axis.count) as i:
+            k.store(index, (i,), axis.here(low + _nearest(k, place, high - low)))
             k.set(place, place + scale)
         starts.append(index)
     ys, xs = starts
-    with k.loop(out.dims[0], "y") as y:
+    with k.loop(height, "y") as y:
         source = k.let(ys[y] * img.dims[1], "source")
         with k.loop(out.dims[1], "x") as x:
             a = k.let((source + xs[x]) * channels, "a")
@@ -236,11 +290,13 @@ def _lower_nearest(k: Any, out: Any, img: Any, axes: Any, channels: Any) -> None
 
 
 def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter: str, antialias: Any) -> None:
-    (h, top, tall, height), (w, left, broad, width) = axes
-    first_y, count_y, weight_y, y0, _ = _lower_taps(k, h, top, tall, height, filter, antialias)
-    first_x, count_x, weight_x, x0, x1 = _lower_taps(k, w, left, broad, width, filter, antialias)
+    first_y, count_y, weight_y, y0, down = _lower_taps(k, axes[0], filter, antialias)
+    first_x, count_x, weight_x, x0, across = _lower_taps(k, axes[1], filter, antialias)
+    height = axes[0].count
+    if not isinstance(axes[0].origin, int):
+        height = k.let(k.select(_there(img.dims[0], y0, down) & _there(img.dims[1], x0, across), height, 0), "height")
     stride = k.let(img.dims[1] * channels, "stride")
-    length = k.let((x1 - x0) * channels, "length")
+    length = k.let(across * channels, "length")
     wide = k.let(out.dims[1] * channels, "wide")
     rows = k.scratch("f32", BLOCK, length, hint="rows")
     turned = k.scratch("f32", length, BLOCK, hint="turned")
@@ -264,6 +320,18 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
             place = k.let((block * BLOCK + r) * wide, "place")
             with k.loop(wide, "t") as t:
                 k.put(out, place + t, _stored(pixels, t * BLOCK + r))
+
+
+def _lower_resize(k: Any, out: Any, img: Any, axes: Any, filter: str, antialias: Any) -> None:
+    channels = product(img.dims[2:])
+    some = (axes[0].size > 0) & (axes[1].size > 0) & (axes[0].count > 0) & (axes[1].count > 0)
+    with k.when(some):
+        if _checked(filter) == "nearest":
+            _lower_nearest(k, out, img, axes, channels)
+        else:
+            _lower_weighted(k, out, img, axes, channels, filter, antialias)
+    with k.otherwise(), k.loop(out.dims[0] * out.dims[1] * channels, "t") as t:
+        k.put(out, t, 0)
 
 
 def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, step: Any, weights: Any, i: Any,
@@ -325,13 +393,72 @@ class resize:
 
     def lower(k: Any, out: Any, img: Any, box: Any, height: Any, width: Any, filter: str, antialias: Any) -> None:
         top, left, tall, broad = (k.let(k.cast(box[i], "f64"), "box") for i in range(4))
-        axes = ((img.dims[0], top, tall, height), (img.dims[1], left, broad, width))
-        channels = product(img.dims[2:])
-        some = (img.dims[0] > 0) & (img.dims[1] > 0)
-        with k.when(some):
-            if _checked(filter) == "nearest":
-                _lower_nearest(k, out, img, axes, channels)
-            else:
-                _lower_weighted(k, out, img, axes, channels, filter, antialias)
-        with k.otherwise(), k.loop(out.dims[0] * out.dims[1] * channels, "t") as t:
-            k.put(out, t, 0)
+        axes = (Axis(img.dims[0], top, tall, height, height), Axis(img.dims[1], left, broad, width, width))
+        _lower_resize(k, out, img, axes, filter, antialias)
+
+
+@op('resize_part(img: any[a, b, ...], origin: i64[4], size: i64[2], box: num[4], height: i64, width: i64, top: i64, '
+    'left: i64, rows: i64, columns: i64, filter: text = "bilinear", antialias: bool = true) -> any[rows, columns, ...]')
+class resize_part:
+    """Rows `top` to top + rows and as many columns of `resize(image, box, height, width, …)`, from a part of the image.
+
+    `img` holds the pixels of an image of `size` (height, width) from `origin` (top, left) on, at least those that
+    `resize_window` names. The compiler writes this where a resized image is cropped or an image is decoded in part.
+    """
+
+    def ref(img: Any, origin: Any, size: Any, box: Any, height: int, width: int, top: int, left: int, rows: int, columns: int,
+            filter: str, antialias: bool = True) -> Any:
+        result = _part_resized(img, [int(v) for v in origin], [int(v) for v in size], box, int(height), int(width),
+                               (top, left, rows, columns), _checked(filter), bool(antialias))
+        return as_dtype(result, img.dtype)
+
+    def lower(k: Any, out: Any, img: Any, origin: Any, size: Any, box: Any, height: Any, width: Any, top: Any, left: Any,
+              rows: Any, columns: Any, filter: str, antialias: Any) -> None:
+        y, x, tall, broad = (k.let(k.cast(box[i], "f64"), "box") for i in range(4))
+        _lower_resize(k, out, img, (Axis(size[0], y, tall, height, rows, top, origin[0]),
+                                    Axis(size[1], x, broad, width, columns, left, origin[1])), filter, antialias)
+
+
+def _read(k: Any, size: Any, start: Any, length: Any, out: Any, begin: Any, count: Any, filter: str, antialias: Any) -> Any:
+    """First pixel that `count` pixels of the result from `begin` on are made of, and how many there are."""
+    low, high = _span(k, size, start, length)
+    if filter == "nearest":
+        return low, high - low
+    center, support, _ = _places(k, size, start, length, out, begin, filter, antialias)
+    first, _ = _window(k, center, support, high - low)
+    center, support, _ = _places(k, size, start, length, out, begin + count - 1, filter, antialias)
+    last, taps_of_last = _window(k, center, support, high - low)
+    return low + first, k.call("max", last + taps_of_last - first, first * 0)
+
+
+@op('resize_window(size: i64[2], box: num[4], height: i64, width: i64, top: i64, left: i64, rows: i64, columns: i64, '
+    'filter: text = "bilinear", antialias: bool = true) -> i64[4]')
+class resize_window:
+    """The part of an image (top, left, height, width) that `resize_part` with the same arguments reads.
+
+    An image without pixels, or no rows or columns, read nothing.
+    """
+
+    def ref(size: Any, box: Any, height: int, width: int, top: int, left: int, rows: int, columns: int, filter: str,
+            antialias: bool = True) -> Any:
+        y, x, tall, broad = (np.float64(v) for v in np.asarray(box))
+        h, w = (np.int64(v) for v in size)
+        if 0 in (h, w) or rows <= 0 or columns <= 0:
+            return np.zeros(4, np.int64)
+        k = scalar.Arrays()
+        first, tall_ = _read(k, h, y, tall, np.int64(height), np.int64(top), np.int64(rows), _checked(filter), antialias)
+        start, broad_ = _read(k, w, x, broad, np.int64(width), np.int64(left), np.int64(columns), filter, antialias)
+        return np.array([first, start, tall_, broad_], np.int64)
+
+    def lower(k: Any, out: Any, size: Any, box: Any, height: Any, width: Any, top: Any, left: Any, rows: Any, columns: Any,
+              filter: str, antialias: Any) -> None:
+        y, x, tall, broad = (k.let(k.cast(box[i], "f64"), "box") for i in range(4))
+        h, w = k.let(size[0], "h"), k.let(size[1], "w")
+        with k.when((h > 0) & (w > 0) & (rows > 0) & (columns > 0)):
+            down = _read(k, h, y, tall, height, top, rows, _checked(filter), antialias)
+            across = _read(k, w, x, broad, width, left, columns, filter, antialias)
+            for place, value in enumerate((down[0], across[0], down[1], across[1])):
+                k.put(out, place, value)
+        with k.otherwise():
+            for place in range(4):
+                k.put(out, place, 0)

@@ -72,6 +72,13 @@ ROWS, COLUMNS = np.float32([[0, 0.5, 1], [-0.5, 9, 1.4]]), np.float32([[0, 0.5, 
 EXTRA = {   # arguments for operators whose examples are few
     "resize": [((np.arange(7 * 9 * 3, dtype=np.uint8).reshape(7, 9, 3) * 5, np.array([1, 2, 5, 6]), 4, 8, f, True), None)
                for f in ("bilinear", "bicubic", "area", "nearest")],
+    "resize_part": [((np.arange(6 * 7 * 3, dtype=np.uint8).reshape(6, 7, 3) * 5, np.array([1, 2, 6, 7]), np.array([9, 11]),
+                      np.float32([1.5, 2, 5.25, 6]), 8, 7, 1, 0, rows, 5, f, a), None)
+                    for f, a, rows in (("bilinear", True, 4), ("bicubic", False, 3), ("area", True, 4), ("nearest", True, 4),
+                                       ("bilinear", True, 0))],
+    "resize_window": [((np.array(size), np.float32([1.5, -2, 5.25, 60]), 8, 7, 1, 2, rows, 5, f, True), None)
+                      for f, size, rows in (("bilinear", (9, 11), 4), ("bicubic", (9, 11), 4), ("area", (9, 11), 4),
+                                            ("nearest", (9, 11), 4), ("area", (0, 11), 4), ("area", (9, 11), 0))],
     "sample_grid": [((STRIPE / np.float32(7), ROWS, COLUMNS, "bilinear", 2.5), None),
                     ((STRIPE.astype(np.int64), ROWS, COLUMNS, "nearest", -1.0), None)],
     "convolve": [((np.arange(42, dtype=np.float32).reshape(2, 7, 3) ** 2, np.float32([0.1, 0.2, 0.3, 0.2, 0.2]),
