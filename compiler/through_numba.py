@@ -185,7 +185,10 @@ class Lower(lowering.Lower):
         return self._applied(self.typeof(expr.func.name), self.fndesc.calltypes[expr], expr.args, resty)
 
     def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
-        return self._applied(_value_type(op), self.fndesc.calltypes[expr], (expr.lhs, expr.rhs), resty)
+        made = self._applied(_value_type(op), self.fndesc.calltypes[expr], (expr.lhs, expr.rhs), resty)
+        if "nsw" in getattr(made, "flags", ()):   # Numba promises LLVM that nothing overflows, and our checks would go
+            made.flags.remove("nsw")
+        return made
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Signature) -> Any:
         return self._applied(operator.getitem, signature, (value, index), resty)

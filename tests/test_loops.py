@@ -164,6 +164,25 @@ def test_halves_round_to_even(hardware: bool, monkeypatch: pytest.MonkeyPatch) -
         assert np.array_equal(out.view("u4"), x.astype(np.float16).astype(np.float32).view("u4"))
 
 
+def test_overflow_is_seen() -> None:
+    """Sums wrap around in machine code, so that a check of their signs stays a check."""
+    def body(k: Builder) -> None:
+        square = k.let(WHOLES[0] * WHOLES[0])
+        total = k.let(square + (2**63 - 108))
+        with k.when(total < 0):
+            k.fail(4)
+        k.store(WHOLE, (0,), total)
+
+    k = kernel(body)
+    machine = objects.load(native.build([k]))["small"]
+    for first, status in ((5, 0), (11, 4)):
+        whole, table_of = np.zeros(40, "i8"), np.full(40, first)
+        table = np.array([1, 0, 0, table_of.ctypes.data, 0, whole.ctypes.data], np.int64)
+        statuses, arena = np.zeros(1, np.int64), np.zeros(4, np.int64)
+        machine(1, table.ctypes.data, statuses.ctypes.data, arena.ctypes.data)
+        assert int(statuses[0]) == status
+
+
 def test_too_little_scratch_ends_the_kernel() -> None:
     k = kernel(scratched)
     for run in (objects.load(native.build([k]))["small"], emulate.load(kernel_text(k))):
