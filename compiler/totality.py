@@ -228,6 +228,8 @@ class Facts:
             return 0, LONGEST
         if n.op == "const" and n.type.dtype in INTS and n["value"]:
             return min(n["value"]), max(n["value"])
+        if n.op == "call" and n.type.dtype in INTS:
+            return bounds.interval(n)
         return INT_RANGE.get(n.type.dtype, EVERYTHING)
 
     def _reduced(self, n: Node) -> Interval:
