@@ -169,7 +169,7 @@ def dump(arguments: argparse.Namespace) -> int:
     from ..compiler.graphtext import print_graph
 
     names = pass_names()
-    for name, known in ((arguments.after, ("check", *names, "plan", "numba")), *((n, names) for n in arguments.without)):
+    for name, known in ((arguments.after, ("check", *names, "plan", "numba", "cuda")), *((n, names) for n in arguments.without)):
         if name not in known:
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(known)}")
     path, run = split_file(arguments.file)
@@ -183,10 +183,12 @@ def dump(arguments: argparse.Namespace) -> int:
         if arguments.after == "plan":
             import msgspec
 
-            print(msgspec.json.format(msgspec.json.encode(compiled.plan), indent=2).decode())
+            shown = msgspec.structs.replace(compiled.plan, device=())
+            print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
         else:
+            from ..compiler.emit_cuda import device_kernel
             from ..compiler.emit_numba import kernel_text
 
             for kernel in compiled.kernels:
-                print(kernel_text(kernel))
+                print(kernel_text(kernel) if arguments.after == "numba" else device_kernel(kernel).text)
     return 0

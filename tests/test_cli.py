@@ -125,7 +125,7 @@ def test_explain(pipec):
     assert pipec("explain", "E9999")[0] == 2 and pipec("explain", "../x")[0] == 2
 
 
-@pytest.mark.parametrize("after", ["check", "simplify", "prune", "fuse", "plan", "numba"])
+@pytest.mark.parametrize("after", ["check", "simplify", "prune", "fuse", "plan", "numba", "cuda"])
 def test_dump(pipec, after):
     status, out, _ = pipec("dump", PHOTOS + ":val", "--after", after, "size=32")
     assert status == 0 and len(out) > 500

@@ -1,7 +1,7 @@
 """What small programs become: `golden/*.pipe.txt` holds a program, then its texts after some of the compiler's steps.
 
 The text after a line `-- graph --` is the checked graph, after `-- after fuse --` the graph after that pass, after `-- plan --`
-the plan, after `-- numba --` the kernels. `pytest --update tests/test_golden.py` writes what the compiler makes now; look at
+the plan, after `-- numba --` the kernels, after `-- cuda --` the same for a GPU. `pytest --update tests/test_golden.py` writes what the compiler makes now; look at
 the difference before you commit it.
 """
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from pipec.compiler.check import check
 from pipec.compiler.compile import lowered, pass_names, transformed
+from pipec.compiler.emit_cuda import device_kernel
 from pipec.compiler.emit_numba import kernel_text
 from pipec.compiler.graphtext import parse_graph, print_graph
 
@@ -29,9 +30,12 @@ def made(source: str, section: str) -> str:
         case ["after", name] if name in pass_names():
             return print_graph(transformed(program.emit, until=name))
         case ["plan"]:
-            return msgspec.json.format(msgspec.json.encode(lowered(program).plan), indent=1).decode() + "\n"
+            shown = msgspec.structs.replace(lowered(program).plan, device=())
+            return msgspec.json.format(msgspec.json.encode(shown), indent=1).decode() + "\n"
         case ["numba"]:
             return "\n".join(kernel_text(kernel).rstrip() + "\n" for kernel in lowered(program).kernels)
+        case ["cuda"]:
+            return "\n".join(device_kernel(kernel).text.rstrip() + "\n" for kernel in lowered(program).kernels)
     raise ValueError(f"there is no section `{section}`")
 
 
