@@ -16,6 +16,7 @@ from .blocks import DTYPES, view
 from .errors import DataError
 from .execute import Kernel
 from .feed import Chunk
+from .feedback import table_for
 from .frames import Row
 from .held import Gaps, Target
 from .inputs import keeps_all
@@ -55,6 +56,7 @@ class Engine:
         """Opens the sources; raises DataError where one can't be read. `deal`: run only one rank's records."""
         self.plan, self.deal = plan, deal
         self.rows = (*plan.rows, *HIDDEN)
+        self.table = table_for(plan)
         self.stats = Stats()
         self.threads = Threads(threads)
         self.stream = Stream(plan, plan.above, kernels, self.threads, self.stats, allow_extern)
@@ -82,6 +84,11 @@ class Engine:
 
         Returns at the end of the epoch (after `end_epoch`) or when the sink stops. Raises DataError.
         """
+        if self.table is not None:
+            weights = self.table.snapshot(epoch, start > 0 or skip > 0, lambda: bool(getattr(sink, "stopped", False)))
+            if weights is None:
+                return
+            self.stream.weigh(weights)
         self.stream.start_epoch(epoch)
         self.stats.positions = self.stream.feed.length if self.stream.feed is not None else 0
         self.stats.bad_counts[epoch] = 0
@@ -110,7 +117,7 @@ class Engine:
             return chunk
 
         def tasks() -> Iterator[tuple[Reservation | None, Callable[[], Chunk]]]:
-            step = self.stream.chunk()
+            step = min(self.stream.chunk(), getattr(sink, "most_rows", 1 << 30))
             length = feed.length if feed.picked is None else feed.picked.length
             for first in range(start, length, step):
                 count = min(step, length - first)
@@ -177,7 +184,7 @@ class Engine:
                     place[r] = value
             else:
                 ragged[column.name] = values
-        _write_numbers(room, [r.id for r in rows], [r.next for r in rows], [r.skip for r in rows], [r.count for r in rows])
+        _write_numbers(room, len(rows), *([getattr(r, name) for r in rows] for name in ("id", "next", "skip", "count")))
         return ragged
 
 
@@ -196,10 +203,10 @@ def _row_bytes(column: Column) -> int:
 def _write_hidden(room: Reservation, chunk: Chunk) -> None:
     if len(chunk.kept):
         count = len(chunk.kept)
-        _write_numbers(room, chunk.ids[chunk.kept], chunk.nexts[chunk.kept], [0] * count, [1] * count)
+        _write_numbers(room, count, chunk.ids[chunk.kept], chunk.nexts[chunk.kept], 0, 1)
 
 
-def _write_numbers(room: Reservation, *numbers: Any) -> None:
+def _write_numbers(room: Reservation, count: int, *numbers: Any) -> None:
     """The hidden columns of consecutive rows."""
     for column, values in zip(HIDDEN, numbers, strict=True):
-        view(room.address[column.name], (len(values),), DTYPES[column.dtype])[:] = values
+        view(room.address[column.name], (count,), DTYPES[column.dtype])[:] = values

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,15 @@ from .errors import DataError, Where
 from .held import Failure, Frames, Gaps, Held, Target, Values
 from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
 
+if TYPE_CHECKING:
+    from .straight import Table
+
 Kernel = Callable[[int, int, int, int], None]
 DROPPED = -2         # status of a frame that `where` left out
 NEEDS_MEMORY = -1    # status of a frame whose kernel wants a larger arena
-TEXTS = ("@order", "@digests")   # arguments about all texts of a chunk: their places in order, 64 bits for each
+# Arguments about all texts of a chunk: their places in order, 64 bits for each, and, as a sign that the kernel compares
+# texts, nothing.
+TEXTS = ("@order", "@digests", "@alike")
 
 
 class Runner(Values):
@@ -32,6 +37,7 @@ class Runner(Values):
         super().__init__(program, params)
         self.kernels = kernels
         self.clock: Clock | None = None   # counts where somebody asks
+        self.table: Table | None = None   # of `straight`
         self.externs = {s.target: _load_extern(s.target, allow_extern, self._where(s.site)) for s in program.steps
                         if isinstance(s, CallExtern)}
 
@@ -90,8 +96,8 @@ class Runner(Values):
                 table[:, j] = at
         for j, arg in enumerate(step.args):
             if arg.slot in TEXTS:   # all texts have their numbers by now
-                table[:, j] = address_of(self.texts.places() if arg.slot == "@order" else self.texts.digests())
-        self._launch(self.kernels[step.kernel], table, frames.status)
+                table[:, j] = self._about_texts(arg.slot)
+        self.launch(self.kernels[step.kernel], table, frames.status)
         for j, arg in enumerate(step.args):
             if not arg.writes:
                 continue
@@ -107,6 +113,9 @@ class Runner(Values):
             if self.slots[name].dtype not in DTYPES:
                 self._name(frames, name)
 
+    def _about_texts(self, slot: str) -> int:
+        return 0 if slot == "@alike" else address_of(self.texts.places() if slot == "@order" else self.texts.digests())
+
     def _prepare(self, frames: Frames, slot: Slot, target: Target | None) -> None:
         """Memory for an output: at its target, in a block of ours, or (unknown size) left to the kernel."""
         if None in slot.dims:
@@ -121,7 +130,7 @@ class Runner(Values):
             base = self.blocks.setdefault(slot.name + "?", Block()).at_least(size * frames.count)
             frames.values[slot.name].mask = base + size * np.arange(frames.count)
 
-    def _launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
+    def launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
         """Call the kernel; where it wants more memory, give it and go on from that record."""
         arena, done, count = np.zeros(4, np.int64), 0, len(status)
         arena[0] = self.next_output

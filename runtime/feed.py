@@ -20,10 +20,12 @@ from .blocks import DTYPES, view
 from .clock import READ, Clock
 from .errors import DataError, Where
 from .execute import Kernel, Runner
+from .feedback import Snapshot
 from .frames import Row
 from .held import Failure, Frames, Gaps, Target
 from .order import FOREVER
 from .plan import Order, Plan, Program, Require, RunKernel, Segment
+from .straight import MOST_ROWS, Lies, run_straight, straight_step
 from .texts import objects
 
 Ints = NDArray[np.int64]
@@ -106,9 +108,11 @@ class Feed:
         self.slots = dict(segment.program.outputs)
         self.heavy = source.heavy or any(not isinstance(s, RunKernel | Require) for s in segment.program.steps)
         self.marks = source.marks or any(o.op != "shard" for o in segment.orders)
+        self.straight = straight_step(segment.program) if isinstance(source, Lies) else None
         self.epoch = -1
         self.clock: Clock | None = None   # of the program's steps and of reading, where somebody asks
         self.orders: dict[int, orders.Order] = {}
+        self.weights: Snapshot | None = None   # set before `start_epoch`
         self.picked: Picked | None = None   # set after `start_epoch` where only some positions are run
 
     def start_epoch(self, epoch: int) -> None:
@@ -122,6 +126,7 @@ class Feed:
             runners.append(self.idle.get_nowait())
         for runner in runners:
             runner.start_epoch(epoch, keys)
+            runner.weights = self.weights
             self.idle.put(runner)
 
     def order(self, turn: int) -> orders.Order:
@@ -177,6 +182,7 @@ class Feed:
             runner = Runner(self.segment.program, self.kernels, self.params, self.allow_extern)
             runner.clock = self.clock
             runner.start_epoch(self.epoch, [draw_key(self.seed, p, self.epoch) for p in self.segment.program.draws])
+            runner.weights = self.weights
         try:
             yield runner
         finally:
@@ -209,6 +215,10 @@ class Feed:
             nexts = positions + 1
         else:
             positions, nexts = self.picked.positions(first, count), self.picked.nexts(first, count)
+        if targets is not None and self.straight is not None and count <= MOST_ROWS:
+            ids = self._straight(self.straight, positions, turn, targets)
+            if ids is not None:
+                return Chunk(positions, nexts, np.zeros(count, np.int64), np.arange(count), ids, [])
         with ExitStack() as held:
             runner, frames = self.frames(positions, turn, held, targets)
             kept = frames.alive()
@@ -219,6 +229,24 @@ class Feed:
             else:
                 _finish(frames, self.slots, targets, kept)
         return chunk
+
+    def _straight(self, step: RunKernel, positions: Ints, turn: int, targets: Mapping[str, Target]) -> Words | None:
+        """The ids of these records, which one kernel has made; None where that can't be done for all of them."""
+        indexes, again = self.order(turn).at(positions)
+        if self.clock is not None:
+            self.clock.begin()
+        lying = self.input.lies(self.fields, indexes, turn)   # type: ignore[attr-defined]
+        if lying is None:
+            return None
+        ids = np.ascontiguousarray(self._joined(again, turn)(self.input.ids(indexes, turn)))
+        if self.clock is not None:
+            self.clock.end(READ, len(positions))
+            self.clock.begin()
+        with self.runner() as runner:
+            fine = run_straight(runner, step, self.slots, ids, lying, targets)
+        if self.clock is not None:
+            self.clock.end(0, len(positions))
+        return ids if fine else None
 
     def name(self, position: int, turn: int = 0) -> str:
         """The record at a position, for people."""

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.words import Coded
 from .blocks import DTYPES, NUMBERS, Block, Bump, Ints, address_of, view
 from .errors import DataError
-from .plan import CallExtern, Program, Slot
-from .texts import Numbered, objects
+from .feedback import PREFIX as WEIGHT
+from .feedback import Snapshot
+from .plan import CallExtern, Program, RunKernel, Slot
+from .texts import Asked, Numbered, objects
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Held:
     at: Ints | None = None
     sizes: Ints | None = None
     mask: Ints | None = None
-    objects: list[Any] | None = None
+    objects: Any = None   # a sequence
     done: NDArray[np.bool_] | None = None   # of a library call: in which frames it has run
     keep: list[Any] = field(default_factory=list)
 
@@ -89,6 +92,7 @@ class Values:
         self.retired: list[Any] = []      # blocks outgrown in this chunk, whose arrays are still used
         self.next_output = self.outputs.at_least(self.sizes[0])
         self.texts = Numbered()
+        self.alike = any(a.slot in ("@alike", "@order") for s in program.steps if isinstance(s, RunKernel) for a in s.args)
         self.constants = {s.name: self._constant(s) for s in program.slots if s.value is not None}
         for name, value in (params or {}).items():
             slot = self.slots.get(f"param.{name}")
@@ -97,6 +101,7 @@ class Values:
         self.texts.keep()
         self.keys = np.zeros(max(1, len(program.draws)), np.uint64)
         self.epoch = np.zeros(1, np.int64)
+        self.weights: Snapshot | None = None   # what consumers returned, for this epoch
 
     def start_epoch(self, epoch: int, keys: Sequence[int]) -> None:
         """`keys`: the Philox key of every path in `program.draws`."""
@@ -105,22 +110,32 @@ class Values:
 
     def frames(self, count: int, ids: NDArray[np.uint64], counts: Ints | None = None) -> Frames:
         """A chunk with the slots that every program may ask for; fields are put in by `give`."""
-        self.bump.clear()
-        self.retired.clear()
-        self.texts.clear()
-        self.next_output = self.outputs.at_least(self.sizes[0])
+        self.begin_chunk()
         frames = Frames(ids, np.ones(count, np.int64) if counts is None else counts)
         for name, constant in self.constants.items():
             assert constant.at is not None
             frames.values[name] = Held(at=np.broadcast_to(constant.at, count), mask=constant.mask, keep=constant.keep,
                                        objects=None if constant.objects is None else constant.objects * count)
+        if self.weights is not None:
+            for name in self.constants:
+                if name.startswith(WEIGHT):
+                    cells = np.zeros((count, 2), np.float32)          # of 8 bytes, like other cells
+                    cells[:, 0] = self.weights.of(name, ids)
+                    self._cells(frames, name, cells)
         self._cells(frames, "@id", ids.view(np.int64))
         self._cells(frames, "@count", frames.counts)
         frames.values["@epoch"] = Held(at=np.full(count, address_of(self.epoch)))
         frames.values["@keys"] = Held(at=np.full(count, address_of(self.keys)))
         return frames
 
-    def _cells(self, frames: Frames, name: str, numbers: Ints) -> None:
+    def begin_chunk(self) -> None:
+        """What the chunk before made may be written over."""
+        self.bump.clear()
+        self.retired.clear()
+        self.texts.clear()
+        self.next_output = self.outputs.at_least(self.sizes[0])
+
+    def _cells(self, frames: Frames, name: str, numbers: NDArray[Any]) -> None:
         cells = np.ascontiguousarray(numbers)
         frames.values[name] = Held(at=address_of(cells) + 8 * np.arange(frames.count), keep=[cells])
 
@@ -165,6 +180,24 @@ class Values:
             gone = np.ascontiguousarray(np.ma.getmaskarray(values))
             frames.values[slot_name].mask = address_of(gone) + turns * gone.strides[0]
             frames.values[slot_name].keep.append(gone)
+
+    def give_texts(self, frames: Frames, slot_name: str, values: Coded) -> None:
+        """Fill an input slot with texts that have codes; they are made only where somebody asks for them."""
+        slot, codes = self.slots[slot_name], values.codes
+        numbers = self.texts.attach(values.words, self.alike)
+        fits = codes.ndim == len(slot.dims) + 1 and all(d is None or d == s for d, s in zip(slot.dims, codes.shape[1:]))
+        if numbers is False or not fits or slot.missing != values.gaps:
+            self.give_array(frames, slot_name, values.array)
+            return
+        cells = codes + np.int64(self.texts.kept) if numbers is None else numbers[codes]
+        turns = np.arange(frames.count)
+        self.give_rows(frames, slot_name, address_of(cells) + turns * cells.strides[0], cells)
+        held = frames.values[slot_name]
+        held.objects = Asked(self.texts, cells)
+        if slot.missing:
+            gone = codes < 0
+            held.mask = address_of(gone) + turns * gone.strides[0]
+            held.keep.append(gone)
 
     def give_rows(self, frames: Frames, slot_name: str, at: Ints, keep: Any) -> None:
         """Fill an input slot with rows of one size that lie in memory already; `keep` is the array of all of them."""

@@ -13,11 +13,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import address_of
+
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 FOREVER = 1 << 50  # positions of an endless stream
 SMALL = 10_000  # below, a permutation is a Fisher–Yates table
+MANY = 256      # positions from which on machine code is worth linking
 ROUNDS = 10     # of the Feistel network; fewer repeat orders of tiny sets too often
 
 
@@ -65,7 +68,17 @@ class Permutation:
     def __getitem__(self, positions: Ints) -> Ints:
         if self.table is not None:
             return self.table[positions]
+        if len(positions) >= MANY:
+            return self._at_once(np.ascontiguousarray(positions, np.int64))
         return self._walk(positions, self._forward)
+
+    def _at_once(self, positions: Ints) -> Ints:
+        """The same as `_walk` of `_forward`, by machine code."""
+        from .permute import permute
+
+        out = np.empty_like(positions)
+        permute()(address_of(out), address_of(positions), len(positions), self.n, int(self.half), address_of(self.round_keys))
+        return out
 
     def inverse(self, indexes: Ints) -> Ints:
         """The positions at which these records stand."""

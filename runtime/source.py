@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ..kernels.ops import BadRecord
 from ..kernels.sources import Source, SourceError, open_source
+from ..kernels.words import Coded
 from .blocks import address_of
 from .errors import DataError, Where
 from .execute import Runner
 from .feed import UNREADABLE, Joined
 from .held import Failure, Frames
 from .plan import Start
+from .straight import Lying
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -42,6 +44,8 @@ class Laid:
 
     def runs(self, first: Ints, counts: Ints) -> tuple[Ints, list[NDArray[Any]]]:
         """Addresses of `counts` records from each of `first` on; those over a file's end are copied (second result)."""
+        if len(self.bases) == 1:
+            return self.bases[0] + first * self.stride, []
         files = np.searchsorted(self.starts, first, "right") - 1
         at = self.bases[files] + (first - self.starts[files]) * self.stride
         copies = []
@@ -133,8 +137,9 @@ class FromSource:
             for r, problem in sorted(bad.items()):
                 _unreadable(frames, r, problem)
             for name, slot in fields.items():
-                give = runner.give if isinstance(found[name], list) else runner.give_array
-                give(frames, slot, found[name])
+                value = found[name]
+                give = runner.give_texts if isinstance(value, Coded) else runner.give if isinstance(value, list) else runner.give_array
+                give(frames, slot, value)
             return frames
         read: list[dict[str, Any]] = []
         for r, index in enumerate(indexes):
@@ -146,6 +151,17 @@ class FromSource:
         for name, slot in fields.items():
             runner.give(frames, slot, [record.get(name) for record in read])
         return frames
+
+    def lies(self, fields: Mapping[str, str], indexes: Ints, turn: int) -> Lying | None:
+        if not self.laid.keys() >= fields.keys():
+            return None
+        ones = np.ones(len(indexes), np.int64)
+        keep: list[Any] = []
+        found = {}
+        for name, slot in fields.items():
+            found[slot], copies = self.laid[name].runs(indexes, ones)
+            keep += copies
+        return Lying(found, None, keep)
 
     def name(self, index: int, turn: int) -> str:
         return self.source.name(index)

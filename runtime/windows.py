@@ -17,6 +17,7 @@ from .numbers import Numbers
 from .order import FOREVER, InOrder, Taken
 from .plan import Start
 from .source import FromSource, Laid
+from .straight import Lying
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -65,6 +66,18 @@ class Windows:
         if rest:
             self._gathered(runner, frames, rest, starts, counts, turn, held)
         return frames
+
+    def lies(self, fields: Mapping[str, str], indexes: Ints, turn: int) -> Lying | None:
+        laid = {} if self.padded else _laid(self.inner, turn)
+        if not laid.keys() >= fields.keys():
+            return None
+        starts = indexes * self.stride
+        counts = np.minimum(self.n, self.inner.order(turn).length - starts)
+        found, keep = {}, []
+        for name, slot in fields.items():
+            found[slot], copies = laid[name].runs(starts, counts)
+            keep += copies
+        return Lying(found, counts, keep)
 
     def _gathered(self, runner: Runner, frames: Frames, fields: Mapping[str, str], starts: Ints, counts: Ints, turn: int,
                   held: ExitStack) -> None:
