@@ -188,6 +188,14 @@ class Attachment:
         if self.gone is None and self.pidfd is not None and select.select([self.pidfd], [], [], 0)[0]:
             self.gone = "its process has ended"
 
+    def end(self, seconds: float = 5.0) -> DataError:
+        """Why the producer has done with this consumer: what it says of it, which may be on its way."""
+        deadline = time.monotonic() + seconds
+        while self.failure is None and self.gone is None and time.monotonic() < deadline:
+            self.sleep(0.1)
+            self.pump()
+        return error_of(self.failure) if self.failure is not None else gone_error(self.gone or "this consumer was detached")
+
     def close(self) -> None:
         self.channel.close()
         for fd in (self.control_fd, self.data_fd, self.room_fd, self.heap_fd, self.ring_fd):
@@ -433,9 +441,8 @@ class RowReader:
         intact = self._load(INTACT)
         if self.position >= intact and self._load(ENDS) - self.ends < END_COUNT:
             return True
-        if not self.may_lose:                             # it was detached, and its message says why
-            self._check(1, False)
-            raise gone_error("this consumer was too slow and was detached")
+        if not self.may_lose:
+            raise self.attachment.end()
         count = self._load(ENDS)
         if count - self.ends >= END_COUNT:
             raise gone_error(f"this consumer is {count - self.ends} epochs behind")

@@ -19,13 +19,17 @@ class BrokenConsumer(Exception):
 
 @dataclass(frozen=True)
 class Began:
-    """A point of the stream: `row` is the first one of `epoch` (or of a run within it, from `next` and `skip` on)."""
+    """A point of the stream: `row` is the first one of `epoch` (or of a run within it, from `next` and `skip` on).
+
+    `before`: (next, skip) at the end of the epoch before, where that was made, too.
+    """
 
     epoch: int
     row: int
     next: int
     skip: int
     ends: int
+    before: tuple[int, int] | None = None
 
 
 class Stream(Protocol):
@@ -81,6 +85,10 @@ class Consumer:
         load, page = atomics().load, self.page.address
         wanted, position = load(page + WANTED), load(page + POSITION)
         return wanted > head and load(page + RELEASED) == position
+
+    def position(self, head: int) -> int:
+        """The row it has read up to, held or not."""
+        return min(head, max(self.released, atomics().load(self.page.address + POSITION)))
 
     def ahead(self) -> int:
         """How many rows from its oldest one on it waits for."""

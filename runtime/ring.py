@@ -44,7 +44,8 @@ from .limits import show_size
 from .memory import Mapping as Memory
 from .part import Part
 
-PATIENCE = 0.2                         # seconds between looks at a consumer that may be dropped
+LOOK = 0.5                             # seconds between looks at who holds the producer back
+PATIENCE = 0.2                         # where that one may be dropped
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Writer:
         self.lock, self.turn = threading.RLock(), threading.Lock()
         self.outstanding: deque[Reservation] = deque()
         self.began: deque[Began] = deque()
-        self.head = self.tail = self.ends = self.intact = self.floor = self.runs = 0
+        self.head = self.tail = self.ends = self.intact = self.legible = self.floor = self.runs = 0
         self.bytes = 0
         self.waited = 0.0                                 # seconds for which there was no room
 
@@ -185,8 +186,11 @@ class Writer:
         start = began[-1]
         if start.epoch < epoch:
             return self.now()
-        later = next((b.row for b in self.began if b.ends > start.ends), self.head)
-        row, seen = self._after(max(start.row, self.intact), later, next_, skip, start)
+        later = next((b for b in self.began if b.ends > start.ends), None)
+        if later is not None and later.before is not None and later.before <= (next_, skip):
+            return Began(epoch, later.row, next_, skip, start.ends) if later.row >= self.intact else None
+        high = later.row if later is not None else self.head
+        row, seen = self._after(max(start.row, self.legible), high, next_, skip, start)
         return Began(epoch, row, *seen, start.ends) if row >= self.intact else None
 
     def _after(self, low: int, high: int, next_: int, skip: int, start: Began) -> tuple[int, tuple[int, int]]:
@@ -235,7 +239,7 @@ class Writer:
         with self.turn, self.lock:
             self.outstanding.clear()
             self.tail = max(self.tail, self.head)
-            self.intact = self.tail                       # what lies between isn't whole
+            self.intact = self.legible = self.tail        # what lies between isn't whole
             self.runs += 1
             self.began.clear()
             self.began.append(Began(epoch, self.tail, next_, skip, self.ends))
@@ -257,7 +261,8 @@ class Writer:
                         continue
                     reservation = Reservation(self.tail, rows, {})
                     self.tail += rows
-                    self._overwrites(self.tail - self.layout.capacity)
+                    self.legible = max(self.legible, self.tail - self.layout.capacity)
+                    self._overwrites(self.legible)
                     self.outstanding.append(reservation)
                     break
             for place in self.fixed.values():
@@ -267,11 +272,15 @@ class Writer:
             return reservation
 
     def _span(self, rows: int) -> int:
-        """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too."""
+        """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too.
+
+        The row before a reader's stays, so that its point can be found again.
+        """
+        most = self.layout.capacity - 1
         if self.max_skew is None:
-            return self.layout.capacity
+            return most
         asked = max((c.ahead() for c in self.consumers if c.active), default=0)
-        return min(self.layout.capacity, max(self.max_skew, asked + rows))
+        return min(most, max(self.max_skew, asked + rows))
 
     def _overwrites(self, row: int) -> None:
         """Rows before `row` are written over from now on."""
@@ -300,8 +309,10 @@ class Writer:
         with self.lock:
             self.ends_table[self.ends % END_COUNT] = (epoch, self.head)
             self.ends += 1
-            self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends))
-            while len(self.began) > 1 and self.began[1].row <= self.intact:
+            last = self.began[-1]
+            before = self.point(self.head - 1) if self.head > last.row else (last.next, last.skip)
+            self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends, before))
+            while len(self.began) > 1 and self.began[1].row < self.intact:
                 self.began.popleft()
             waiting = [c for c in self.consumers if c.waits]
             for consumer in waiting:
@@ -352,9 +363,9 @@ class Writer:
             store(address, 0)
             self.waited += time.monotonic() - started
 
-    def _look_again(self) -> float | None:
+    def _look_again(self) -> float:
         """Milliseconds to sleep at most; sends away who may be dropped and has held the producer back for too long."""
-        least, again = self.least(), None
+        least, again = self.least(), 1000 * LOOK
         for consumer in self.consumers:
             if consumer.active and consumer.released == least and consumer.when_slow != "skip":
                 seconds = consumer.stalls(least)

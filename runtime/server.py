@@ -384,15 +384,15 @@ class Server:
 
     def _place_of(self, consumer: Consumer) -> Place | None:
         """The point of the stream a consumer has read up to. For callers that hold the writer's lock."""
-        began = [b for b in self.writer.began if b.row <= consumer.released and b.ends <= consumer.ends]
+        writer = self.writer
+        row = consumer.position(writer.head)
+        began = [b for b in writer.began if b.row <= row and b.ends <= consumer.ends]
         if not began or consumer.began is None:
             return None
         start = began[-1]
-        if consumer.released == start.row:
+        if row == start.row:
             return (start.epoch, start.next, start.skip)
-        if consumer.released - 1 < self.writer.intact:
-            return None
-        return (start.epoch, *self.writer.point(consumer.released - 1))
+        return (start.epoch, *writer.point(row - 1)) if row > writer.legible else None
 
     # -- places
 
@@ -411,8 +411,14 @@ class Server:
         assert client.consumer is not None
         if request.when not in ("epoch", "now") or request.number <= client.last or not _sensible(request.state):
             raise Nonsense("no place to ask for")
-        client.consumer.rest()
         client.request, client.last = request, request.number
+        with self.changed:
+            running = self.seek is None and self.run is not None and not self.run.stopped
+        with self.writer.lock:                            # while it is counted its rows are there
+            found = self._found(client, request) if running and client.consumer.active else None
+            client.consumer.rest()
+            if found is not None:
+                client.consumer.place(found)
         if self.drain_until is not None:
             client.request = None
             self._refuse(client, self._end_error())
@@ -462,11 +468,11 @@ class Server:
         assert consumer is not None and request is not None
         with self.writer.lock:
             if not consumer.active:
-                found = self._found(request)
+                found = self._found(client, request)
                 if found is not None:
                     consumer.place(found)
                 else:
-                    consumer.rest(waits=request.state is None and self._others_read())
+                    consumer.rest(waits=request.state is None and self._others_read(client))
                     return consumer.waits
         began = consumer.began
         assert began is not None
@@ -478,22 +484,22 @@ class Server:
             self._drop(client, str(reason))
         return True
 
-    def _found(self, request: Join) -> Began | None:
+    def _found(self, client: Client, request: Join) -> Began | None:
         if request.state is not None:
             found = self.writer.find(*request.state)
             far = found is not None and found.epoch < request.state[0]
-            return found if not far or self._others_read() else None   # alone it needn't wait for an epoch to pass
+            return found if not far or self._others_read(client) else None   # alone it needn't wait for an epoch to pass
         return self.writer.now() if request.when == "now" else self.writer.epoch_start()
 
-    def _others_read(self) -> bool:
-        return any(c.consumer is not None and c.consumer.active for c in self._members())
+    def _others_read(self, client: Client) -> bool:
+        return any(c is not client and c.consumer is not None and c.consumer.active for c in self._members())
 
     def _not_there(self, clients: list[Client]) -> None:
         """The rows they ask for aren't in the ring: the engine makes them again if nobody reads."""
         with self.writer.lock:
             now = self.writer.now()
         states = [c.request.state for c in clients if c.request is not None and c.request.state is not None]
-        if not self._others_read():
+        if not any(self._others_read(client) for client in clients):
             self._go(min(states) if states else (now.epoch + 1, 0, 0))
             return
         for client in clients:
