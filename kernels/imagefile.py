@@ -4,11 +4,13 @@ Bytes go in, a `Header` comes out, or `BadRecord`. Everything here is bounded by
 """
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
 from .ops import BadRecord
 
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)   # not a byte of data, nor a restart
 # A progressive file of a megabyte may hold 50,000 scans, each of which walks the whole image.
 MOST_SCANS = 500
 IMAGE_KINDS = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF")
@@ -41,6 +43,7 @@ class Header:
     whole: bool = True
     progressive: bool = False
     most: int = 0  # pixels that may be decoded
+    scan: int = 0  # where a JPEG's first scan begins
 
 
 def bad(reason: str, label: str = "") -> BadRecord:
@@ -149,7 +152,13 @@ def _jpeg(data: bytes) -> Header:
     if progressive and data.count(b"\xff\xda", at) > MOST_SCANS:
         raise bad("this JPEG has too many scans", f"more than {MOST_SCANS}")
     whole = data.rfind(b"\xff\xd9", at) >= 0   # from the end, where it is in whole files
-    return Header("JPEG", width, height, channels, bits, orientation, whole, progressive)
+    return Header("JPEG", width, height, channels, bits, orientation, whole, progressive, scan=at)
+
+
+def one_scan(data: bytes, header: Header) -> bool:
+    """Does a JPEG end where its first scan does: nothing that follows can be damaged then."""
+    found = _MARKER.search(data, header.scan + 4)
+    return found is not None and found[0] == b"\xff\xd9"
 
 
 def jpeg_scans_complete(data: bytes) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import simplejpeg
 
-from .imagefile import Header, bad
+from .imagefile import Header, bad, read_header
 
 SPACES = {1: "GRAY", 3: "RGB", 4: "RGBA"}
 SHRINKS = (1, 2, 4, 8)
@@ -182,7 +182,7 @@ def compared(provider: Provider) -> str:
     pixels = rng.integers(0, 256, (83, 101, 3), np.uint8)
     for sampling in ("444", "422", "420", "440"):
         data = simplejpeg.encode_jpeg(pixels, 90, "RGB", sampling)
-        header = Header("JPEG", 101, 83)
+        header = read_header(data)
         for shrink in SHRINKS:
             height, width = shrunk(83, shrink), shrunk(101, shrink)
             whole = np.empty((height, width, 3), np.uint8)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .imagefile import Header
+from .imagefile import Header, one_scan
 from .jpeg import Absent, Provider, Window
 
 NAME = "nvImageCodec"
@@ -34,7 +34,7 @@ def load() -> Provider | Absent:
     decoders = _Decoders(library)
 
     def decode(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
-        if shrink != 1 or out.shape[2] == 4:
+        if shrink != 1 or out.shape[2] == 4 or not one_scan(data, header):
             return False
         return _decode(library, decoders, data, window, out)
 

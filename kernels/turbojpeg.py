@@ -8,7 +8,7 @@ from ctypes.util import find_library
 
 import numpy as np
 
-from .imagefile import Header
+from .imagefile import Header, one_scan
 from .jpeg import Absent, Provider, Window
 
 NAME = "libturbojpeg 3"
@@ -31,15 +31,21 @@ class _Handles(threading.local):
     """One decompressor for each thread."""
 
     def __init__(self, library: ctypes.CDLL):
-        self.library, self.handle = library, library.tj3Init(_DECOMPRESS)
-        self.memory = np.empty(0, np.uint8)
+        self.library, self.handle, self.memory = library, None, np.empty(0, np.uint8)
+        self.renew()
+
+    def renew(self) -> None:
+        """A new decompressor: one that has met damage may fail on the next file too."""
+        self.__del__()
+        self.handle = self.library.tj3Init(_DECOMPRESS)
         if not self.handle:
             raise MemoryError
-        library.tj3Set(self.handle, _STOP_ON_WARNING, 1)
+        self.library.tj3Set(self.handle, _STOP_ON_WARNING, 1)
 
     def __del__(self) -> None:
-        if getattr(self, "handle", None):
+        if self.handle:
             self.library.tj3Destroy(self.handle)
+            self.handle = None
 
     def at_least(self, size: int) -> np.ndarray:
         if len(self.memory) < size:
@@ -61,7 +67,7 @@ def load() -> Provider | Absent:
     def decode(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
         return _decode(handles, data, header, shrink, window, out)
 
-    return Provider(NAME, path, decode, fixed=20_000.0, reads_on=True)
+    return Provider(NAME, path, decode, fixed=60_000.0, reads_on=True)
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -78,25 +84,37 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def _decode(handles: _Handles, data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
-    library, handle = handles.library, handles.handle
-    if library.tj3DecompressHeader(handle, data, len(data)):
+    if not one_scan(data, header):
         return False
-    told = {k: library.tj3Get(handle, k) for k in (_SUBSAMPLING, _WIDTH, _HEIGHT, _PRECISION, _SPACE, _PROGRESSIVE, _ARITHMETIC)}
-    step = _BLOCK_WIDTH.get(told[_SUBSAMPLING], 0) // shrink
-    if not step or (told[_WIDTH], told[_HEIGHT], told[_PRECISION]) != (header.width, header.height, 8) \
-            or told[_SPACE] > 2 or told[_PROGRESSIVE] > 0 or told[_ARITHMETIC] > 0:
-        return False
+    channels = out.shape[2]
     # Chroma is interpolated from its neighbours, so two more columns on either side are decoded, and cut off.
-    left = max(window.left - 2, 0) // step * step
     end = min(window.left + window.columns + 2, -(-header.width // shrink))
-    channels, wide = out.shape[2], end - left
+    left = _ready(handles, data, header, shrink, window, end)
+    if left is None:
+        handles.renew()
+        return False
+    wide = end - left
     memory = handles.at_least(window.rows * wide * channels)
-    failed = library.tj3SetScalingFactor(handle, _Scaling(1, shrink)) \
-        or library.tj3SetCroppingRegion(handle, _Region(left, window.top, wide, window.rows)) \
-        or library.tj3Decompress8(handle, data, len(data), memory.ctypes.data, wide * channels, _FORMATS[channels])
-    library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
-    if failed:
+    if handles.library.tj3Decompress8(handles.handle, data, len(data), memory.ctypes.data, wide * channels, _FORMATS[channels]):
+        handles.renew()
         return False
     pixels = memory[: window.rows * wide * channels].reshape(window.rows, wide, channels)
     np.copyto(out, pixels[:, window.left - left : window.left - left + window.columns])
     return True
+
+
+def _ready(handles: _Handles, data: bytes, header: Header, shrink: int, window: Window, end: int) -> int | None:
+    """The decompressor told what to decode; the first column that it will give. None where it can't."""
+    library, handle = handles.library, handles.handle
+    library.tj3SetCroppingRegion(handle, _Region(0, 0, 0, 0))
+    if library.tj3DecompressHeader(handle, data, len(data)):
+        return None
+    told = {k: library.tj3Get(handle, k) for k in (_SUBSAMPLING, _WIDTH, _HEIGHT, _PRECISION, _SPACE, _PROGRESSIVE, _ARITHMETIC)}
+    step = _BLOCK_WIDTH.get(told[_SUBSAMPLING], 0) // shrink
+    if not step or (told[_WIDTH], told[_HEIGHT], told[_PRECISION]) != (header.width, header.height, 8) \
+            or told[_SPACE] > 2 or told[_PROGRESSIVE] > 0 or told[_ARITHMETIC] > 0:
+        return None
+    left = max(window.left - 2, 0) // step * step
+    region = _Region(left, window.top, end - left, window.rows)
+    failed = library.tj3SetScalingFactor(handle, _Scaling(1, shrink)) or library.tj3SetCroppingRegion(handle, region)
+    return None if failed else left
