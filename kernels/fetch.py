@@ -125,8 +125,11 @@ def _status(error: BaseException) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, dict):   # botocore's
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    found = (getattr(response, "status_code", None), getattr(error, "status", None), getattr(error, "code", None))
-    return next((f for f in found if isinstance(f, int) and 400 <= f < 600), 0)
+    for holder, name in ((response, "status_code"), (error, "status"), (error, "code")):
+        found = getattr(holder, name, None)
+        if isinstance(found, int) and 400 <= found < 600:
+            return found
+    return 0
 
 
 def _reason(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.blocks import BlockSource
 from ..kernels.ops import BadRecord
 from ..kernels.sources import Source, SourceError, open_source
 from ..kernels.words import Coded
@@ -16,6 +17,7 @@ from .blocks import address_of
 from .errors import DataError, Where
 from .execute import Runner
 from .feed import UNREADABLE, Joined
+from .limits import available
 from .held import Failure, Frames
 from .plan import Start
 from .straight import Lying
@@ -68,6 +70,8 @@ class FromSource:
         """Opens the source; raises DataError where it can't be read or lacks a column."""
         self.options = start.options
         self.source = self._open(self.columns())
+        if isinstance(self.source, BlockSource):
+            self.source.most = available().free // 8
         self.arrays = self.source.arrays()
         self.heavy = False
         self.size = len(self.source)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("s3fs")
-moto = pytest.importorskip("moto.server")
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("moto.server")
+pytest.importorskip("boto3")
 
+import boto3
+from moto.server import ThreadedMotoServer
 from pipec.kernels import fetch, remote
 from pipec.kernels.cached import Cache
 from pipec.kernels.sources import SourceError, open_source
@@ -51,7 +53,7 @@ class Dropping(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     Dropping.to, Dropping.count = server.get_host_and_port(), 0
     front = ThreadingHTTPServer(("127.0.0.1", 0), Dropping)
