@@ -17,8 +17,8 @@ from .blocks import address_of
 from .errors import DataError, Where
 from .execute import Runner
 from .feed import UNREADABLE, Joined
-from .limits import available
 from .held import Failure, Frames
+from .limits import available
 from .plan import Start
 from .straight import Lying
 
