@@ -87,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     stop = command("stop", "tell a server to deliver what is there and end", program=False)
     stop.add_argument("name", metavar="NAME")
 
+    command("doctor", "say what this machine offers pipec and what is missing", program=False)
+
     new = command("new", "write a first program for data: tar shards, class folders, .npz, .npy", program=False)
     new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
     new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
@@ -212,6 +214,10 @@ def _dispatch(arguments: argparse.Namespace) -> int:
 
             ended: int = getattr(serve, arguments.command)(arguments)
             return ended
+        case "doctor":
+            from .doctor import doctor
+
+            return doctor(arguments)
         case "show":
             from .show import show
 
