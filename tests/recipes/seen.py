@@ -24,22 +24,28 @@ class Seen:
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
-    def draw(self, end: str) -> Any:
-        """The one draw whose path ends so, behind the pipeline's name: `flip.bernoulli/u.uniform`."""
+    def draw(self, end: str, *at: int) -> Any:
+        """The draw at this path behind the pipeline's name, as `flip.bernoulli/u.uniform`; below builds at these outer places.
+
+        What stands below one more build is an array.
+        """
         (found,) = (v for path, v in self.draws.items() if path.partition("/")[2] == end)
-        return found
+        here = {place[len(at) :]: v for place, v in found.items() if place[: len(at)] == at}
+        return here[()] if () in here else np.array([here[k,] for k in range(len(here))])
 
 
 def seen(path: Any, above: str = "batch", run: str | None = None, wanted: tuple[str, ...] = (), **params: Any) -> list[Seen]:
-    """The records of epoch 0 in their order, as they are above the first stage `above`.
+    """The records of epoch 0 in their order, as they are above the last stage `above` (`batch/map`: above the lines that
+    stand above the last batch).
 
     `wanted`: the fields that are computed (none given: all).
     """
     program = check(str(path), params, run)
     node = program.emit
-    while node.op != above:
+    for stage in above.split("/"):
+        while node.op != stage:
+            node = node.args[0]
         node = node.args[0]
-    node = node.args[0]
     stream = Run(program, 0, 0, {})
     stream.need(node, set(wanted) or {name for name, _ in node.type.parts})
     drawn: dict[int, dict[str, Any]] = {}
@@ -47,7 +53,13 @@ def seen(path: Any, above: str = "batch", run: str | None = None, wanted: tuple[
 
     def recorded(self: Any, c: Any, n: Any) -> Any:
         cells = inner(self, c, n)
-        drawn.setdefault(self.frame.id, {})[n["path"]] = np.array(cells.values)
+        indexes = [self.at(c, a).values for a in n.args[len(n.args) - n["indexes"] :]]
+        values = np.asarray(cells.values)
+        shape = np.broadcast_shapes(*map(np.shape, indexes), values.shape[: c.axes])
+        kept = drawn.setdefault(self.frame.id, {}).setdefault(n["path"], {})
+        for place in np.ndindex(shape):
+            value = np.broadcast_to(values, shape + values.shape[c.axes :])[place]
+            kept[tuple(int(np.broadcast_to(i, shape)[place]) for i in indexes)] = value
         return cells
 
     with patch.object(Evaluator, "_draw", recorded):
@@ -67,6 +79,14 @@ def padded(rows: list[Any], fill: Any) -> np.ndarray:
     for row, values in zip(out, rows):
         row[: len(values)] = values
     return out
+
+
+def assert_like_pixels(found: Any, expected: Any, levels: int, odd: float, mean: float) -> None:
+    """u8 images of which at most the share `odd` of the values is more than `levels` off, and these little on average."""
+    assert np.shape(found) == np.shape(expected)
+    off = np.abs(np.asarray(found).astype(int) - np.asarray(expected).astype(int))
+    assert (off > levels).mean() <= odd, (off > levels).mean()
+    assert off.mean() <= mean, off.mean()
 
 
 def assert_alike(batches: list[dict[str, Any]], expected: list[dict[str, Any]], **tolerance: float) -> None:

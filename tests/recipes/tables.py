@@ -1,7 +1,6 @@
 """The recipes of tables in plain Python and NumPy: a click model with histories, forecasting windows."""
 from __future__ import annotations
 
-import hashlib
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,14 +10,30 @@ import numpy as np
 from .seen import Seen, chunks, padded
 
 
+def murmur(data: bytes) -> int:
+    """MurmurHash64A with the seed 0, as its author wrote it."""
+    m, h = 0xC6A4A7935BD1E995, len(data) * 0xC6A4A7935BD1E995 % 2**64
+    whole = len(data) // 8 * 8
+    for at in range(0, whole, 8):
+        k = int.from_bytes(data[at : at + 8], "little") * m % 2**64
+        h = (h ^ (k ^ k >> 47) * m % 2**64) * m % 2**64
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m % 2**64
+    h = (h ^ h >> 47) * m % 2**64
+    return h ^ h >> 47
+
+
 def hashed(value: Any, salt: int = 0) -> int:
-    """The language's documented `hash`."""
-    digest = hashlib.blake2b(str(value).encode(), digest_size=8, salt=salt.to_bytes(8, "little")).digest()
-    return int.from_bytes(digest, "little") // 2
+    """The language's `hash`: SplitMix64's finalizer, its last bit left out."""
+    bits = murmur(value.encode()) if isinstance(value, str) else value
+    z = (bits + salt * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return (z ^ z >> 31) >> 1
 
 
 def crossed(a: Any, b: Any, salt: int) -> int:
-    return hashed(f"{len(str(a))}:{a}{b}", salt)
+    return hashed(a, hashed(b, salt))
 
 
 def moment(microseconds: int) -> datetime:
