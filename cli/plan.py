@@ -74,11 +74,11 @@ def text(report: Report) -> str:
         out += ["", "  ~ sizes that only the data tells are assumed" + ("" if measured else "; --measure looks")]
     out += ["", *_listed("fused", report.fused), *_listed("not fused", report.apart)]
     out += ["bytes of one record"]
-    out += [f"  {b.name:<22}{_bytes(b.bytes, b.assumed):>12}   {_columns(b.columns)}" for b in report.borders]
+    out += [f"  {b.name:<22}{shown_bytes(b.bytes, b.assumed):>12}   {_columns(b.columns)}" for b in report.borders]
     out += [""]
     if report.cached:
         out += ["the same in every epoch, so a cache could hold it"]
-        out += [f"  {name:<22}{_bytes(size, guess):>12}   {line or ''}" for name, line, size, guess in report.cached]
+        out += [f"  {name:<22}{shown_bytes(size, guess):>12}   {line or ''}" for name, line, size, guess in report.cached]
     else:
         out += ["nothing that takes work is the same in every epoch: there is nothing to cache"]
     out += ["", *report.notes]
@@ -87,11 +87,11 @@ def text(report: Report) -> str:
 
 def _table(part: Part, measured: bool) -> Iterable[str]:
     width = max([len(r.name) for r in part.rows] + [6])
-    wide = max([len(_line(line)) for r in part.rows for line in r.lines] + [4])
+    wide = max([len(shown_line(line)) for r in part.rows for line in r.lines] + [4])
     columns = ["est. ns", *(["measured"] if measured else []), "bytes"]
     yield f"    {'line':<{wide}}  {'kernel':<{width}}  {'device':<6}" + "".join(f"{c:>13}" for c in columns)
     for row in part.rows:
-        first, *others = [_line(line) for line in row.lines] or [""]
+        first, *others = [shown_line(line) for line in row.lines] or [""]
         cells = "".join(f"{c:>13}" for c in _figures(row, measured))
         device = "" if row.kind == "frame" else row.device
         yield f"    {first:<{wide}}  {row.name:<{width}}  {device:<6}{cells}".rstrip()
@@ -101,22 +101,22 @@ def _table(part: Part, measured: bool) -> Iterable[str]:
 def _figures(row: Row, measured: bool) -> list[str]:
     if row.kind == "frame":
         return []
-    seen = "" if row.seen_ns is None else _number(row.seen_ns)
+    seen = "" if row.seen_ns is None else shown_number(row.seen_ns)
     size = row.bytes if row.seen_bytes is None else row.seen_bytes
-    told = "" if row.kind == "condition" else _bytes(size, row.assumed and row.seen_bytes is None)
-    return [("~" if row.assumed else "") + _number(row.ns), *([seen] if measured else []), told]
+    told = "" if row.kind == "condition" else shown_bytes(size, row.assumed and row.seen_bytes is None)
+    return [("~" if row.assumed else "") + shown_number(row.ns), *([seen] if measured else []), told]
 
 
-def _line(line: Any) -> str:
+def shown_line(line: Any) -> str:
     shortened = line.text if len(line.text) <= TEXT else line.text[: TEXT - 1] + "…"
     return f"{os.path.basename(line.file)}:{line.number:<3} {shortened}"
 
 
-def _number(value: float) -> str:
+def shown_number(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _bytes(value: float, assumed: bool) -> str:
+def shown_bytes(value: float, assumed: bool) -> str:
     return ("~" if assumed else "") + (f"{value:,.0f}" if value < 1e7 else f"{value / 1e6:,.1f} M")
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from ..dsl.types import Type
 from ..runtime.plan import Column, Plan, Program
 from .costs import LENGTH, UNKNOWN, Sizes, width
-from .cut import Cut
 from .graph import Node, walk
 
-DRAWN = frozenset(("draw", "epoch"))
+DRAWN = frozenset(("draw", "epoch", "weight"))
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,6 @@ def _inputs(program: Program) -> Iterable[tuple[str, object]]:
         yield name, sizes.slots[slot]
 
 
-def drawn(n: Node) -> bool:
-    """Does a value differ from epoch to epoch."""
-    return any(m.op in DRAWN for m in walk(n))
-
-
-def cacheable(parts: Cut) -> dict[str, Node]:
-    """Values of a record that are the same in every epoch, largest first in the order of the work: what a cache would hold.
-
-    They are the draw-free values that drawn ones (or the ring) are made of, in the first segment over a source; only such
-    as take work to make. Names are made of the operator that gives them.
-    """
-    if not parts.above or parts.above[0].kind != "source":
-        return {}
-    return frontier(parts.above[0].outputs)
-
-
 def frontier(outputs: Mapping[str, Node]) -> dict[str, Node]:
     """The draw-free tensors and library results that drawn values are made of, and draw-free outputs that take work."""
     found: dict[str, Node] = {}
@@ -108,7 +91,7 @@ def frontier(outputs: Mapping[str, Node]) -> dict[str, Node]:
         for n in walk(out):
             if is_drawn(n):
                 for a in n.args:
-                    if not is_drawn(a) and works(a) and not a.type.is_scalar:
+                    if not is_drawn(a) and works(a) and (not a.type.is_scalar or a.op == "reduce"):
                         found.setdefault(str(a.get("op") or a.get("target") or f"{name}.{a.op}"), a)
     return found
 

@@ -22,6 +22,7 @@ CALL = 12_000.0        # ns of a library call of which nothing is known, Python 
 FUNCTION = 100_000.0   # ns of a user's function
 BYTE = 0.06            # ns of a byte that goes through memory
 ASSUMED = {"u8": (375, 500, 3)}   # dims of an image that nobody knows before it is read
+FEW = 8.0              # rounds of a loop of which nothing is known
 UNKNOWN = 256          # any other size that only the data tells
 LENGTH = {"bytes": 100_000, "text": 24, "path": 64}
 WIDTH = {"u8": 1, "i8": 1, "bool": 1, "u16": 2, "i16": 2, "f16": 2, "bf16": 2, "u32": 4, "i32": 4, "f32": 4}
@@ -106,7 +107,7 @@ class _Counter:
 
     def loop(self, s: For) -> float:
         start, stop = self.value(s.start), self.value(s.stop)
-        trips = max(0.0, (8.0 if stop is None else stop) - (start or 0.0)) if start is not None or stop is None else stop or 8.0
+        trips = FEW if stop is None else max(0.0, stop - (start or 0.0))
         self.known[s.var] = (start or 0.0) + trips / 2
         inner = self.body(s.body)
         if vectors(s):
@@ -192,6 +193,12 @@ def _applied(fn: str, args: list[float]) -> float | None:
             return a / b if b else None
         case "neg":
             return -a
+        case "shl" | "shr" | "ushr" if 0 <= b < 64:
+            return a * 2**b if fn == "shl" else a / 2**b
+        case "bitand":
+            return a if b < 0 else min(a, b)
+        case "mod":
+            return b / 2
         case "floor" | "ceil" | "round" | "trunc" | "rint":
             return a
     return None

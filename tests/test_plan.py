@@ -1,0 +1,136 @@
+"""`pipec explain FILE`: lines with their kernels and figures, what was fused and why not, borders, a page of its own."""
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pipec.cli import main
+from pipec.compiler.check import check
+from pipec.compiler.compile import lowered
+from pipec.compiler.costs import Sizes, kernel_ns
+from pipec.compiler.lines import Lines, lines_of
+from pipec.compiler.report import report
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL = """seed 1
+
+schema Row
+  x: f32[40]
+  n: i64
+
+pipeline p
+  from npz("{data}") as Row
+  where n > 2
+  a = [x[i] * 2 for i]
+  b = [a[i] + 1 for i]
+  total = sum(exp(b[i]) for i)
+  r ~ uniform(0, 1)
+  c = [b[i] * r / total for i]
+  batch(4)
+  emit c, n
+"""
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["explain", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "d.npz", x=np.ones((30, 40), np.float32), n=np.arange(30))
+    (tmp_path / "p.pipe").write_text(SMALL.replace("{data}", str(tmp_path / "d.npz")))
+    return tmp_path / "p.pipe"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.pipe")), ids=lambda p: p.stem)
+def test_every_line_of_an_example_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = path.read_text()
+    run = re.findall(r"^pipeline (\w+)", source, re.M)[-1]
+    told = explained(capsys, f"{path}:{run}")
+    last = source[source.rindex("\npipeline ") :].splitlines()
+    first = source.count("\n", 0, source.rindex("\npipeline ")) + 1
+    for k, line in enumerate(last):
+        stated = line.split("#")[0].strip()
+        stage = re.match(r"(from|where|batch|shuffle|share|window|each|pack)\b", stated)
+        if stage:
+            assert f"{path.name}:{first + k}" in told, line
+    assert "disk → host" in told and "host → ring" in told
+
+
+def test_lines_steps_and_reasons(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = explained(capsys, str(small))
+    assert re.search(r"p.pipe:8 +from npz.*read npz +cpu", told)
+    assert re.search(r"p.pipe:9 +where n > 2", told)
+    assert "lines 9–14 are one kernel" in told
+    assert re.search(r"host → ring +168 ", told)
+    assert "p.pipe:12" in told.split("the same in every epoch")[1], "what total is made of has no draw"
+    apart = explained(capsys, str(small), "--without", "fuse")
+    assert apart != told
+
+
+def test_measured(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = explained(capsys, str(small), "--measure", "--seconds", "0.1")
+    assert "measured over 27 records" in told
+    kernel = re.search(r"above0_0 +cpu +([\d,]+) +([\d,]+)", told)
+    assert kernel is not None and int(kernel[2].replace(",", "")) > 0
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.said: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def test_page(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    explained(capsys, str(small), "--html", str(tmp_path / "p.html"))
+    reader = Reader()
+    text = (tmp_path / "p.html").read_text()
+    reader.feed(text)
+    assert not reader.links and "url(" not in text and "@import" not in text and "script" not in reader.tags
+    assert reader.tags.count("svg") == 1 and reader.tags.count("rect") > 6
+    said = " ".join(reader.said)
+    assert "total = sum(exp(b[i]) for i)" in said and "where n > 2" in said and "disk → host" in said
+
+
+def test_wrong_files_and_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "E0203"]) == 0
+    assert main(["explain", "E9999"]) == 2
+    assert main(["explain", str(tmp_path / "none.pipe")]) != 0
+    assert main(["explain", str(EXAMPLES / "cifar.pipe"), "--without", "nothing"]) == 2
+    assert "there is no pass" in capsys.readouterr().err
+
+
+def test_estimates_order_kernels() -> None:
+    """More elements and dearer functions cost more; sizes that were seen count."""
+    def cost(line: str, seen: dict[str, float] | None = None) -> float:
+        text = f'schema R\n  x: f32[n]\n  y: f32[64]\npipeline p\n  from npz("d") as R\n  z = {line}\n  emit z\n'
+        compiled = lowered(check("p.pipe", text=text))
+        program = compiled.plan.above[0].program
+        return kernel_ns(compiled.kernels[0], Sizes(program, seen or {}))
+
+    assert cost("[y[i] + 1 for i]") < cost("[exp(y[i]) for i]") < cost("[exp(exp(y[i])) + j for i, j < 9]")
+    assert cost("sum(x)", {"field.x": 400.0}) < cost("sum(x)", {"field.x": 40_000.0})
+
+
+def test_a_report_of_every_segment() -> None:
+    compiled = lowered(check(str(EXAMPLES / "imagenet.pipe")))
+    told = report(compiled)
+    assert [p.place for p in told.parts] == ["above", "below", "below"]
+    assert told.parts[2].records == 256
+    lines = Lines(compiled.program.texts)
+    frame = compiled.told["above0"]
+    of = lines_of(list(frame.outputs.values()), compiled.program.spans, lines)
+    assert {line.number for line in of.values()} >= {24, 25, 26, 27}
