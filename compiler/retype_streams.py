@@ -118,7 +118,7 @@ class Streams:
             need(found is not None and found["dtype"] in kind.dtypes, n, f"can't give `{text[:40]}`")
             assert found is not None
             dims = [d.strip() for d in found["dims"].split(",")] if found["dims"] else []
-            need(kind.tensors or not dims, n, "gives single values")
+            need(kind.holds(len(dims), len(names)), n, "gives single values")
             need((kind.gaps or not found["gap"]) and (len(names) == 1 or dims[:1] == [str(len(names))]), n, "can't give this")
             asked = Type(found["dtype"], tuple(int(d) if d.isdigit() else -1 for d in dims), bool(found["gap"]))
             given = fields[name]

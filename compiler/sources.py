@@ -19,16 +19,22 @@ MOST_NAMES = 100_000  # that one `{a..b}` may stand for
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source. `names`: the only columns it has (None: the data's own). `tensors`: may a column have dims."""
+    """A kind of source. `names`: the only columns it has (None: the data's own). `tensors`: may a column have dims.
+    `stacks`: may a field be several columns of single values, one dimension."""
 
     doc: str
     dtypes: tuple[str, ...]
     tensors: bool = True
+    stacks: bool = False
     gaps: bool = False
     options: dict[str, Type] = field(default_factory=dict)
     names: tuple[str, ...] | None = None
     columns: int = 10_000
     note: str = ""
+
+    def holds(self, dims: int, columns: int) -> bool:
+        """May a field of as many dims be made of as many columns."""
+        return self.tensors or not dims or (self.stacks and dims == 1 and columns > 1)
 
 
 PLAIN = (*NUMBERS, "bool")
@@ -56,9 +62,10 @@ KINDS: dict[str, Kind] = {
     "parquet": Kind("Parquet files", TABLE, gaps=True, note="`from \"s.a\"` is a field of a struct"),
     "arrow": Kind("Arrow IPC and Feather files, Hugging Face datasets on disk", TABLE, gaps=True,
                   note="`from \"s.a\"` is a field of a struct"),
-    "csv": Kind("text tables with a header line", (*PLAIN, "text", "path"), tensors=False, gaps=True,
+    "csv": Kind("text tables with a header line", (*PLAIN, "text", "path"), tensors=False, stacks=True, gaps=True,
                 options={"delimiter": _TEXT, "header": _BOOL, "nulls": _TEXTS, **_STREAM},
-                note="`header=false` names columns by number, from 0; `nulls` lists spellings of missing values"),
+                note="`header=false` names columns by number, from 0; `nulls` lists spellings of missing values;"
+                     " `f32[3] from \"x{1..3}\"` is three columns as one field"),
     "jsonl": Kind("one JSON object per line", (*PLAIN, "text", "path"), gaps=True, options=_STREAM,
                   note="`from \"a.b\"` is b of the object a"),
     "lines": Kind("one record per line of a text file", ("text", "bytes"), tensors=False, columns=1, options=_STREAM),
@@ -210,7 +217,7 @@ class SchemaReader:
         if column.type.dtype not in row.dtypes:
             self._bad(column.type.span, f"`{kind}` can't give `{shown}`", f"{kind}: {row.doc}", row.note,
                       f"its types: {', '.join(row.dtypes)}" if len(row.dtypes) <= 13 else "")
-        elif column.type.dims and not row.tensors:
+        elif not row.holds(len(column.type.dims), len(names)):
             self._bad(column.type.span, f"`{kind}` gives single values, not `{shown}`", f"{kind}: {row.doc}", row.note)
         elif column.type.missing and not row.gaps:
             at = Span(column.type.span.file, column.type.dtype_span.end, column.type.dtype_span.end + 1)

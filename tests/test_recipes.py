@@ -106,3 +106,26 @@ def test_noisy_speech(tmp_path):
     found = both("noisy_speech", **params)
     assert_alike(found, sound.noisy_speech(seen(EXAMPLES / "noisy_speech.pipe", **params), 16_000, 20, 150), mel=2e-3)
     assert all(b["mel"].shape[0] * b["mel"].shape[1] <= 150 for b in found)
+
+
+TABLE = """
+schema Row
+  counts: i32?[3] from "I{1..3}"
+  words: text?[2] from "C{1..2}"
+pipeline p
+  from csv("%s") as Row
+  where not all(missing(counts))
+  counts = counts ?? -1
+  words = words ?? "none"
+  emit counts, words
+"""
+
+
+def test_columns_of_a_text_table_as_one_field(tmp_path):
+    (tmp_path / "a.csv").write_text('C1,I1,I2,I3,C2\na,1,,3,\n"b, c",,,,d\n,7,8,9,"e ""f"""\n')
+    path = tmp_path / "p.pipe"
+    path.write_text(TABLE % f"{tmp_path}/a.csv")
+    found = delivered(path)
+    assert [b["counts"].tolist() for b in found] == [[1, -1, 3], [7, 8, 9]]
+    assert [list(b["words"]) for b in found] == [["a", "none"], ["none", 'e "f"']]
+    assert_same(found, interpreted(path))
