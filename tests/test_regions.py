@@ -73,6 +73,7 @@ f ~ random_resized_crop(half, 9, 9, filter="nearest")
 wide: u8[h, w, 4] = decode_image(jpg, channels=4)
 box ~ random_box(h, w)
 g = resize(wide, [f32(box[0]) + 0.25, f32(box[1]) - 0.5, f32(box[2]), f32(box[3])], 7, 9, "bicubic")
+i ~ random_scaled_crop(jpg, 11, 10)
 """
 
 
@@ -90,6 +91,19 @@ def same_values(body, data):
 def test_values_stay(data):
     found = same_values(EVERY_WAY + "emit a, b, c, d, e, cls", data)
     assert found["decode_region"] == 4 and not found["decode_image"] and found["resize_part"] == 2
+
+
+def test_scaled_decoding_is_near_the_resized_whole(tmp_path):
+    rng = np.random.default_rng(3)
+    photos = [encoded(picture(rng, 300 + 40 * k, 400), "JPEG", quality=92) for k in range(6)]
+    write_tar(tmp_path / "d.tar", [(f"{k}.{e}", d) for k, photo in enumerate(photos) for e, d in (("jpg", photo), ("cls", b"1"))])
+    program = checked("box = [10, 20, 250 - 40 * cls, 330]\na = decode_scaled(jpg, box, 33, 36)\n"
+                      "b = resize(decode_image(jpg), box, 33, 36)\nemit a, b", str(tmp_path / "d.tar"))
+    for record in run_interpreted(program)[0]:
+        difference = np.abs(record["a"].astype(int) - record["b"])
+        assert 0 < difference.mean() < 2 and record["a"].shape == (33, 36, 3)
+    shrunk = [n for n in walk(transformed(program.emit)) if n.op == "call" and n["op"] == "decode_region"]
+    assert len(shrunk) == 2
 
 
 WHOLE = {

@@ -5,5 +5,5 @@ from test_regions import MORE_WAYS, data, same_values  # noqa: F401
 
 
 def test_values_stay_with_other_filters(data):  # noqa: F811
-    found = same_values(MORE_WAYS + "emit f, g, cls", data)
-    assert found["decode_region"] == 2 and not found["decode_image"] and found["resize_part"] == 2
+    found = same_values(MORE_WAYS + "emit f, g, i, cls", data)
+    assert found["decode_region"] == 3 and not found["decode_image"] and found["resize_part"] == 3
