@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -140,7 +141,9 @@ def _cupy() -> Any:
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
-        raise none_there("CuPy isn't there, install pipec[cuda]" if "cupy" in str(error) else f"CuPy isn't usable ({str(error)[:100]})") from None
+        there = importlib.util.find_spec("cupy") is not None
+        reason = f"CuPy isn't usable ({str(error)[:100]})" if there else "CuPy isn't there, install pipec[cuda]"
+        raise none_there(reason) from None
     try:
         found = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:   # CuPy's own class, which is only there with CuPy

@@ -152,3 +152,15 @@ def collected(device):
     """Memory still held on the device, when all garbage is gone."""
     gc.collect()
     return device.live
+
+
+class LazyFake(FakeDevice):
+    """One that compiles a kernel when it is first asked for."""
+
+    def __init__(self):
+        super().__init__([])
+
+    def build(self, kernel):
+        found = library([kernel.text])
+        self.kept = [*getattr(self, "kept", []), found]
+        return [ctypes.cast(found[f"{symbol}_0"], ctypes.c_void_p).value for symbol, _ in kernel.launches]

@@ -5,6 +5,10 @@ Many kernels are one translation unit, and what g++ made of it is kept.
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from pipec.compiler import native
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
-from pipec.compiler.emit_cuda import device_kernel
+from pipec.compiler.emit_cuda import device_kernel, prelude
 from pipec.compiler.emit_numba import kernel_text
 from pipec.compiler.graph import node
 from pipec.dsl.types import I64, Type
@@ -28,6 +32,7 @@ from running import assert_same, fields_of, run_interpreted, until_failure
 from test_loops import KERNELS, call, kernel
 from test_operators import CASES, EXTRA, WORDS, ap, build, field, index, operand, parse_head, same, values
 
+EXAMPLES_FOLDER = Path(__file__).parent.parent / "examples"
 ORDERS = (False, True)   # threads one after the other, and backwards
 
 
@@ -124,6 +129,40 @@ def test_operators(operators, name, k):
     for table in operators:
         made = run(outputs, [record], how=built(table))[0]
         same(made[name], reference[name], name)
+
+
+# --- for the device ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here, so CUDA texts aren't compiled for a device")
+def test_nvcc_takes_kernels(tmp_path):
+    """Example programs' kernels, small ones and all scalar functions, in one file for the oldest GPU that nvcc 13 knows."""
+    kernels = [device_kernel(kernel(body)) for body in KERNELS.values()]
+    for name in ("imagenet", "cifar", "clicks", "tokens"):
+        kernels += map(device_kernel, lowered(check(str(EXAMPLES_FOLDER / f"{name}.pipe"), complete=False)).kernels)
+    for dtype in ("f32", "f64", "i64"):
+        fields = [field(f, dtype, 8) for f in "xyz"]
+        outputs = {n: over(n, fields[: s.arity], 8) for n, s in SCALARS.items() if fits(n, s, dtype)}
+        with pytest.raises(Collected):
+            run(outputs, [], how=lambda made: collect(made, kernels))
+    source = prelude() + "".join(f"namespace text_{k} {{\n{host_free(d.text, k)}\n}}\n" for k, d in enumerate(kernels))
+    (tmp_path / "all.cu").write_text(source)
+    done = subprocess.run(["nvcc", "-w", "-ptx", "-arch=sm_75", "-std=c++17", "--fmad=false", "-Xptxas=-O0", "all.cu"],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    ptx = (tmp_path / "all.ptx").read_text()
+    assert len(set(re.findall(r"\.entry (\w+)\(", ptx))) == sum(len(k.launches) for k in kernels)
+    assert not re.search(r"\bfma\.", re.sub(r"(?s)\.func .*?^}", "", ptx, flags=re.M))   # in kernels of our own
+
+
+def collect(made, kernels):
+    kernels += map(device_kernel, made)
+    raise Collected
+
+
+def host_free(text, k):
+    """Symbols with the number of their text behind them, so that many fit one file."""
+    return re.sub(r'(extern "C" __global__ void \w+)\(', rf"\1_{k}(", text)
 
 
 # --- generated programs -----------------------------------------------------------------------------

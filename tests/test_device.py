@@ -23,7 +23,8 @@ PROGRAMS = {   # name → (lines, kernels run on the device)
     "widened": (["share()", "image = [(f32(img[y, x, c]) - 120) / 58.5 for c, y, x]", "batch(4)", "emit image, n"], True),
     "whole": (["share()", "image = [f16(img[y, x, c]) / 255 for c, y, x]", "batch(5, whole=true)", "emit image, n"], True),
     "handed on": (["share()", "batch(4)", "emit img, n, h, mask, big, b"], False),
-    "all dtypes": (["share()", "t = bf16(x)", "o = h + 0.5", "z = not flag", "y = i8(b / 3)", "batch(3)", "emit t, o, z, y"], True),
+    "all dtypes": (["share()", "t = bf16(x)", "o = h + 0.5", "z = not flag", "y = i8(b / 3)", "batch(3)",
+                    "emit t, o, z, y"], True),
     "drawn": (["share()", "u ~ normal()", "k ~ integers(0, 10)", "y = v[0] * u + f32(k)", "batch(4)", "emit y, n"], True),
     "mixed": (["share()", "image = [f32(img[y, x, c]) for c, y, x]", "batch(6)", "lam ~ beta(0.4, 0.4)",
                "mixed ~ mixup(image, v, lam)", "im = mixed.images", "t = mixed.labels", "emit im, t"], True),
@@ -32,8 +33,8 @@ PROGRAMS = {   # name → (lines, kernels run on the device)
                                     "emit t, n"], True),
     "constants": (["share()", "one = [1, 2, 3]", "batch(4)", "emit one, n"], False),
     "epochs": (["share()", "y = x * f32(epoch)", "batch(4)", "emit y"], True),
-    "padded": (["m3 = [marks[i] ?? 0 for i < max(0, i64(size))]", "share()", "batch(4, pad=true)", "y = [m3[i, j] ?? -1 for i, j]",
-                "emit y, n"], False),
+    "padded": (["m3 = [marks[i] ?? 0 for i < max(0, i64(size))]", "share()", "batch(4, pad=true)",
+                "y = [m3[i, j] ?? -1 for i, j]", "emit y, n"], False),
     "single rows": (["share()", "y = v[0] * 2", "emit y, n"], False),
 }
 
@@ -139,7 +140,7 @@ def test_left_early_and_resumed(compiled):
 def test_no_device_says_so(compiled):
     plans, _ = compiled
     for options in ({"device": "cuda"}, {"as_": "cupy"}):
-        with pytest.raises(DataError, match="no CUDA device: .*") as error:
+        with pytest.raises(DataError, match="no CUDA device") as error:
             Loader(plans["widened"], workers="threads", threads=1, **options)
         assert error.value.code == "E0850"
     with pytest.raises(ValueError, match='"cpu", "cuda" or "cuda:N"'):

@@ -1,8 +1,8 @@
 """What small programs become: `golden/*.pipe.txt` holds a program, then its texts after some of the compiler's steps.
 
 The text after a line `-- graph --` is the checked graph, after `-- after fuse --` the graph after that pass, after `-- plan --`
-the plan, after `-- numba --` the kernels, after `-- cuda --` the same for a GPU. `pytest --update tests/test_golden.py` writes what the compiler makes now; look at
-the difference before you commit it.
+the plan, after `-- numba --` the kernels, after `-- cuda --` the same for a GPU. `pytest --update tests/test_golden.py` writes
+what the compiler makes now; look at the difference before you commit it.
 """
 from __future__ import annotations
 
