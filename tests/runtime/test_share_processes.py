@@ -1,0 +1,208 @@
+"""Real processes around one stream: killed, stopped, forked, starving for the lock; servers that die and come back."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fakes
+from pipec.runtime import rendezvous
+from pipec.runtime.errors import DataError
+from served import consumer, report, serving
+
+TRAINER = Path(__file__).parent / "trainer.py"
+PLAN = {"rows": 400, "width": 3001}
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+
+
+class Trainer:
+    """A process of trainer.py and its ledger."""
+
+    number = 0
+
+    def __init__(self, tmp_path, **options):
+        Trainer.number += 1
+        self.path = tmp_path / f"ledger-{Trainer.number}"
+        options = {"plan": PLAN, "ledger": str(self.path), **options}
+        self.process = subprocess.Popen([sys.executable, str(TRAINER), json.dumps(options)])
+
+    def lines(self):
+        if not self.path.exists():
+            return []
+        text = self.path.read_text()
+        return [json.loads(line) for line in text.split("\n")[1:-1] if line]
+
+    def labels(self):
+        return [label for line in self.lines() if isinstance(line, list) for label in line[1]]
+
+    def errors(self):
+        return [line["error"] for line in self.lines() if isinstance(line, dict) and "error" in line]
+
+    def reaches(self, count, seconds=60):
+        """Wait until it has this many records."""
+        until = time.monotonic() + seconds
+        while len(self.labels()) < count:
+            assert time.monotonic() < until and self.process.poll() is None, (len(self.labels()), self.errors())
+            time.sleep(0.02)
+        return self
+
+    def ends(self, seconds=60):
+        assert self.process.wait(seconds) == 0
+        return self.labels()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def epochs(count, rows=PLAN["rows"]):
+    return [1000 * e + k for e in range(count) for k in range(rows)]
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_killed_consumer_stops_nobody(tmp_path, fork):
+    """Also one whose forked child lives on, with its socket and its mappings."""
+    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2) as server:
+        victim = Trainer(tmp_path, name=server.settings.name, batch=8, keep=3, stop_at=4, fork=fork)
+        other = Trainer(tmp_path, name=server.settings.name, batch=5, epochs=2)
+        victim.reaches(32)
+        time.sleep(0.3)                                   # the ring is full now, and the other one waits
+        victim.kill()
+        assert other.ends() == epochs(2)
+        assert any("process has ended" in line or "has left" in line for line in server.lines)
+
+
+@pytest.mark.parametrize("when_slow", ["wait", "drop", "skip"])
+def test_a_stopped_consumer(tmp_path, when_slow):
+    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=0.5) as server:
+        stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow, sleep=0.02)
+        other = Trainer(tmp_path, name=server.settings.name, batch=5)
+        stopped.reaches(16)
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        try:
+            if when_slow == "wait":
+                time.sleep(1.5)
+                assert other.process.poll() is None and len(other.labels()) < PLAN["rows"]
+            else:
+                assert other.ends() == epochs(1)
+        finally:
+            os.kill(stopped.process.pid, signal.SIGCONT)
+        seen = stopped.ends()
+        assert other.ends() == epochs(1)
+        lost = PLAN["rows"] - len(seen)
+        match when_slow:
+            case "wait":
+                assert seen == epochs(1) and not stopped.errors()
+            case "drop":
+                assert "E0832" in stopped.errors()[0] and seen == epochs(1)[: len(seen)]
+            case "skip":
+                assert lost > 0 and stopped.lines()[-1] == {"end": lost} and seen == sorted(set(seen))
+
+
+def test_a_consumer_that_holds_the_interpreter_lock_loses_nothing(tmp_path):
+    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2) as server:
+        busy = Trainer(tmp_path, name=server.settings.name, batch=8, hold=1.5)
+        other = Trainer(tmp_path, name=server.settings.name, batch=8)
+        assert busy.ends() == other.ends() == epochs(1)
+
+
+def server_pid(name):
+    return rendezvous.look(name).pid
+
+
+def test_a_shared_server_that_is_killed_is_started_again(tmp_path):
+    """Nobody sees an error, nothing is lost or doubled, whoever is ahead."""
+    plan = {**PLAN, "slow": 0.001}
+    trainers = [Trainer(tmp_path, name="auto", share=True, plan=plan, batch=batch, epochs=2, linger=1.0) for batch in (8, 5, 32)]
+    for trainer in trainers:
+        trainer.reaches(100)
+    first = server_pid("auto")
+    os.kill(first, signal.SIGKILL)
+    for trainer in trainers:
+        assert trainer.ends() == epochs(2) and not trainer.errors()
+    until = time.monotonic() + 20
+    while rendezvous.names():                             # the second one lingers, and ends
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_named_server_that_is_killed_resumes_exactly(tmp_path):
+    plan = fakes.plan(**PLAN)
+    with serving(plan=plan, most=8, wait_for=2, name="named") as server:
+        trainers = [Trainer(tmp_path, name="named", batch=batch, epochs=2, sleep=0.02) for batch in (8, 5)]
+        for trainer in trainers:
+            trainer.reaches(60)
+        server.draining = True                            # as if it had gone: what was there is delivered first
+        server.wake()
+    states = [trainer.lines() for trainer in trainers]
+    for trainer in trainers:
+        trainer.process.wait(30)
+    states = [next(line["state"] for line in trainer.lines() if isinstance(line, dict) and "state" in line) for trainer in trainers]
+    with serving(plan=plan, most=8, wait_for=2, name="named"):
+        again = [Trainer(tmp_path, name="named", batch=batch, epochs=2 - state["epoch"], state=state)
+                 for batch, state in zip((13, 5), states, strict=True)]
+        for old, new in zip(trainers, again, strict=True):
+            assert old.labels() + new.ends() == epochs(2)
+
+
+def test_attach_and_detach_again_and_again():
+    with serving(plan=fakes.plan(rows=300, width=64, slow=0.0005), most=8) as server:
+        steady = consumer(server, 8)
+        leave, seen = threading.Event(), []
+
+        def reads():
+            while not leave.is_set():
+                for batch in steady:
+                    seen.extend(batch.label.tolist())
+                    if leave.is_set():
+                        return
+
+        reader = threading.Thread(target=reads)
+        reader.start()
+        before = len(os.listdir("/proc/self/fd"))
+        for k in range(60):
+            guest = consumer(server, 8, join="now")
+            if k % 3:
+                next(iter(guest))
+            guest.close()
+        leave.set()
+        reader.join(20)
+        assert not reader.is_alive() and seen == [1000 * (k // 300) + k % 300 for k in range(len(seen))]
+        until = time.monotonic() + 10
+        while len(report(server).members) > 1:            # it may still read that the last one left
+            assert time.monotonic() < until
+        assert len(os.listdir("/proc/self/fd")) <= before + 8
+        steady.close()
+
+
+def test_many_consumers():
+    with serving(plan=fakes.plan(rows=64, width=64), most=8, wait_for=64) as server:
+        loaders = [consumer(server, 8) for _ in range(64)]
+        iterators = [iter(loader) for loader in loaders]
+        for start in range(0, 64, 8):
+            for iterator in iterators:
+                assert next(iterator).label.tolist() == list(range(start, start + 8))
+        for loader in loaders:
+            loader.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_another_users_folder_and_socket(tmp_path, monkeypatch):
+    there = tmp_path / "theirs"
+    there.mkdir()
+    os.chown(there, 12345, 12345)
+    monkeypatch.setenv("PIPEC_RUNTIME", str(there))
+    with pytest.raises(DataError, match="E0830: .*another user's"):
+        rendezvous.connect("x")

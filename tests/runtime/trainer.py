@@ -1,0 +1,83 @@
+"""A training process for tests: reads a shared stream and writes a line for each batch: seconds, then labels.
+
+Options are JSON: see `main`. What goes wrong is written as a line, too, and iterating goes on after it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fakes
+import numpy as np
+from pipec.runtime.errors import DataError
+from pipec.runtime.loader import Loader
+from pipec.runtime.server import Settings
+from pipec.runtime.sharing import Server, Shared, Start
+from served import consumer, layout_of
+
+
+def shared(name, plan, batch, linger):
+    """As `pipec.open(share=True)`: whoever comes first starts the server."""
+    layout = layout_of(plan, 32)
+    settings = Settings(name=name, engine="fakes:Engine", linger=linger, fresh=True)
+    stream = Shared(Server(name, Start(plan, layout, settings)), label="trainer", writable=False)
+    stream.connect()
+    below = fakes.Below(plan)
+    below.batch_size = batch
+    made = Loader(plan, as_="numpy", stream=stream, below=below)
+    stream.ask_for("epoch", None)
+    return made
+
+
+def spin(seconds):
+    """Hold the interpreter lock: one call of C that never lets go."""
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        sum(range(3_000_000))
+
+
+def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, linger=5.0, sleep=0.0, hold=0.0, fork=False,
+         state=None, errors=3, keep=0, stop_at=None):
+    plan = fakes.plan(**plan)
+    width = plan.rows[0].dims[0]
+    loader = shared(name, plan, batch, linger) if share else consumer(name, batch, when_slow=when_slow, plan=plan, state=state)
+    if fork and os.fork() == 0:                           # a child that holds what its parent had
+        time.sleep(30)
+        os._exit(0)
+    kept = []
+    done = count = 0
+    with open(ledger, "w", buffering=1) as out:
+        print("ready", file=out)
+        while done < epochs:
+            try:
+                for b in loader:
+                    for label, image in zip(b.label.tolist(), b.image, strict=True):
+                        expected = fakes.content(*divmod(label, 1000), width)
+                        assert np.array_equal(image[::61], expected[::61]), label
+                    print(json.dumps([time.time(), b.label.tolist()]), file=out)
+                    kept = [*kept, (b, b.image.copy())][-keep:] if keep else []
+                    count += 1
+                    if stop_at == count:
+                        print(json.dumps({"state": loader.state_dict()}), file=out)
+                        time.sleep(60)
+                    if hold and count == 2:
+                        spin(hold)
+                    time.sleep(sleep)
+                done += 1
+            except DataError as error:
+                print(json.dumps({"error": str(error), "state": loader.state_dict()}), file=out)
+                errors -= 1
+                if not errors or error.code in ("E0831", "E0832", "E0833", "E0834"):
+                    break
+        for b, copy in kept:
+            assert np.array_equal(b.image, copy)
+        print(json.dumps({"end": loader.stats()["lost"]}), file=out)
+    loader.close()
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
