@@ -16,7 +16,7 @@ from ..kernels.random import signed
 from ..kernels.scalar import SCALARS
 from ..kernels.table import digest
 from .fuse import copied
-from .graph import Node, node, var
+from .graph import Node, node, var, walk
 from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, lying, meeting, recast, rounded, stored, typed, zero
 from .loops import (
     Alloc,
@@ -405,6 +405,11 @@ class Lowering:
         body, *extents = n.args
         if self.facts.one_choice(n):
             return self.write_chosen(n, out, before)
+        elements = listed(n)
+        if elements is not None:
+            for at, element in enumerate(elements):
+                self.write(element, out, (*before, Const(at, "i64")))
+            return
 
         def nest(rest: list[tuple[int, Node]], places: tuple[Expr, ...]) -> None:
             if not rest:
@@ -528,6 +533,30 @@ class Lowering:
 
 
 BINDERS = ("i", "j", "k", "l")
+LONGEST_LIST = 16   # whose elements are written one by one
+
+
+def listed(build: Node) -> list[Node] | None:
+    """The elements of a build that was written as a short list, `[a, b, c]`: none of them needs the binder."""
+    body, extent, *more = build.args
+    if more or extent.op != "const" or not 0 < extent["value"] <= LONGEST_LIST:
+        return None
+    elements = []
+    for at in range(extent["value"]):
+        element = body
+        while element.op == "select" and (chosen := _is_place(element.args[0], build["ids"][0], at)) is not None:
+            element = element.args[1 if chosen else 2]
+        elements.append(element)
+    bound = var(build["ids"][0])
+    return elements if elements[0] is not body and not any(bound in walk(e) for e in elements) else None
+
+
+def _is_place(condition: Node, id: int, at: int) -> bool | None:
+    """Does `condition` say that the binder is `at`; None where it says something else."""
+    if condition.op != "apply" or condition["fn"] != "eq":
+        return None
+    binder, place = condition.args
+    return bool(place["value"] == at) if binder is var(id) and place.op == "const" else None
 
 
 def side_of(build: Node, side: Node) -> Node:
