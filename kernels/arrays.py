@@ -1,14 +1,21 @@
 """`.npz` and `.npy` files: each array is a field, its first dimension counts the records."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .cached import Pinned, Writer
+from .remote import shared
 from .sources import DAMAGE, FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
 from .storage import Files
+
+SMALL = 16 << 20   # bytes of an array that is unpacked in memory
 
 
 def numpy_dtype(word: str) -> Any:
@@ -30,10 +37,11 @@ class ArraySource:
         self.files = Files(expand(paths))
         self.paths = [self.files.shown_path(n) for n in range(len(self.files.paths))]
         self.columns = list(columns)
+        self.pinned: list[Pinned] = []
         parts: dict[str, list[NDArray[Any]]] = {field: [] for field, _, _ in columns}
         lengths = []
         for number, path in enumerate(self.paths):
-            loaded = self._load(path, self.files.local(number))   # remote ones are copied into the cache
+            loaded = self._load(path, number)
             sizes = {len(a) for a in loaded.values()}
             if len(sizes) > 1:
                 listed = ", ".join(f"`{f}` {len(a):,}" for f, a in loaded.items())
@@ -44,7 +52,8 @@ class ArraySource:
         self.starts = np.cumsum([0, *lengths]).astype(np.int64)
         self.parts = parts
 
-    def _load(self, path: str, here: str) -> dict[str, NDArray[Any]]:
+    def _load(self, path: str, number: int) -> dict[str, NDArray[Any]]:
+        here = self.files.local(number)   # remote ones are copied into the cache
         try:
             with open(here, "rb") as file:
                 magic = file.read(6)
@@ -54,7 +63,8 @@ class ArraySource:
             if magic[:2] != b"PK":
                 raise SourceError("E0810", f"`{path}` is neither .npy nor .npz")
             with np.load(here, allow_pickle=False) as archive:
-                return {field: self._member(path, archive, field, names, t) for field, names, t in self.columns}
+                take = partial(self._array, archive, path, self.files.identity(number))
+                return {field: self._member(path, archive.files, take, field, names, t) for field, names, t in self.columns}
         except SourceError:
             raise
         except OSError as error:
@@ -62,21 +72,40 @@ class ArraySource:
         except DAMAGE as error:
             raise SourceError("E0810", f"`{path}` is damaged or holds Python objects: {str(error)[:100]}") from None
 
-    def _member(self, path: str, archive: Any, field: str, names: tuple[tuple[str, ...], ...], type_text: str) -> NDArray[Any]:
+    def _member(self, path: str, there: list[str], take: Callable[[str], NDArray[Any]], field: str,
+                names: tuple[tuple[str, ...], ...], type_text: str) -> NDArray[Any]:
         if len(names) == 1:
-            name = self._present(path, archive, field, names[0])
-            return self._fit(path, archive[name], field, name, type_text)
+            name = self._present(path, there, field, names[0])
+            return self._fit(path, take(name), field, name, type_text)
         element, _, dims = type_text.partition("[")
         rest = dims.rstrip("]").partition(",")[2].strip()
         each = element + (f"[{rest}]" if rest else "")
-        found = [self._present(path, archive, field, n) for n in names]
-        return np.stack([self._fit(path, archive[n], field, n, each) for n in found], axis=1)
+        found = [self._present(path, there, field, n) for n in names]
+        return np.stack([self._fit(path, take(n), field, n, each) for n in found], axis=1)
 
-    def _present(self, path: str, archive: Any, field: str, names: tuple[str, ...]) -> str:
+    def _array(self, archive: Any, path: str, identity: str, name: str) -> NDArray[Any]:
+        """An array of an `.npz`; a large one that is compressed is unpacked into the bounded cache and mapped."""
+        listed = archive.zip.namelist()
+        info = archive.zip.getinfo(name if name in listed else f"{name}.npy")
+        if info.compress_type == zipfile.ZIP_STORED or info.file_size <= SMALL:
+            found: NDArray[Any] = archive[name]
+            return found
+
+        def fill(writer: Writer) -> None:
+            with archive.zip.open(info) as stream:
+                while piece := stream.read(1 << 20):
+                    writer.write(piece)
+
+        key = hashlib.blake2b(f"{identity}\0{name}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        self.pinned.append(shared().cache.whole(f"{key}.whole", fill, f"`{name}` of `{path}`"))
+        mapped: NDArray[Any] = np.load(self.pinned[-1].path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+    def _present(self, path: str, there: list[str], field: str, names: tuple[str, ...]) -> str:
         for name in names:
-            if name in archive.files:
+            if name in there:
                 return name
-        listed = ", ".join(f"`{n}`" for n in archive.files[:12])
+        listed = ", ".join(f"`{n}`" for n in there[:12])
         raise SourceError("E0601", f"`{path}` has no array `{shown(names)}`", (f"its arrays: {listed}",), field)
 
     def _fit(self, path: str, array: NDArray[Any], field: str, name: str, type_text: str) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import resource
 import shutil
 import time
 import zlib
@@ -102,6 +103,7 @@ class Cache:
         `what` names it in messages. Raises SourceError E0813 where the cache has no room for it, and what `make` raises.
         """
         path = os.path.join(self.folder, name)
+        _many_files()
         try:
             with self._alone(f"lock.{zlib.crc32(name.encode()) % 256:02x}"):   # one process makes it, others wait
                 fd = _pinned(path)
@@ -222,6 +224,15 @@ class _Whole:
                               (f"it is kept in `{self.cache.folder}`; PIPEC_CACHE names another folder",)) from None
         self.left -= len(data)
         self.written += len(data)
+
+
+def _many_files() -> None:
+    """As many open files as this process may have: each whole file that is held is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
+    if 0 <= soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _pinned(path: str) -> int | None:
