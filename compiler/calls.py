@@ -14,6 +14,7 @@ from .graph import Node, const, node, number
 from .promote import apply, as_dim, cast, dim_node, meet, select
 from .scope import Context, FileScope, Scope, Value, unknown
 from .signatures import Given, all_scalars, arguments, head_of, operators, passed, result_type
+from .weights import weight
 from .words import described
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def call(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
         return _missing(el, scope, e)
     if name == "concat":
         return _concat(el, scope, e)
+    if name == "weight":
+        return weight(el, scope, e)
     if name in aggregates.KINDS and not (name in ("min", "max") and len(e.args) > 1):
         return _reduction(el, scope, e)
     if randomness.is_primitive(name):
@@ -48,7 +51,7 @@ def known_functions(scope: Scope) -> list[str]:
 
     library = scope.file.library.fns if scope.file.library else {}
     names = [*scope.file.fns, *library, *operators(), *(n for n in SCALARS if n not in SIGNS), *aggregates.KINDS, *DTYPES,
-             "missing", "concat", *randomness.primitives()]
+             "missing", "concat", "weight", *randomness.primitives()]
     return [n for n in dict.fromkeys(names) if not n.startswith("_")]
 
 

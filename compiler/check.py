@@ -19,6 +19,7 @@ from .names import Declared, Files, Module, choose, pipeline_circles, used_pipel
 from .params import placeholder
 from .scope import Context, Function, Scope, Value
 from .streams import Pipelines
+from .weights import misplaced
 
 RANDOM = ("draw", "shuffle", "balance", "sample")
 
@@ -97,6 +98,9 @@ class Check:
         self._functions()
         self._schemas()
         self.raise_problems()
+        if emit is not None:
+            self.context.problems += misplaced(emit, self.context.spans)
+            self.raise_problems()
         if emit is None or self.run is None:
             raise PipeError((Problem("E0115", "there is nothing to run", Span(self.path, 0, 0)),), self.context.texts)
         spans = {n: tuple(s) for n, s in self.context.spans.items()}

@@ -31,10 +31,14 @@ Unread = Record | DataError      # a source record, or why it can't be read
 
 
 def evaluate(
-    program: Program, epoch: int = 0, start: int = 0, params: Mapping[str, Any] | None = None
+    program: Program, epoch: int = 0, start: int = 0, params: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Mapping[int, float]] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """What `emit` delivers in this epoch, from source position `start` on. Raises DataError."""
-    run = Run(program, epoch, start, params or {})
+    """What `emit` delivers in this epoch, from source position `start` on. Raises DataError.
+
+    `weights`: what consumers returned, by name and by record id.
+    """
+    run = Run(program, epoch, start, params or {}, weights=weights or {})
     for record in run.records(program.emit.args[0]):
         yield {name: _plain(record.fields[name]) for name in program.emit["names"]}
 
@@ -98,8 +102,9 @@ class Run:
     """One epoch of one program."""
 
     def __init__(self, program: Program, epoch: int, start: int, params: Mapping[str, Any],
-                 strict: bool = False):
+                 strict: bool = False, weights: Mapping[str, Mapping[int, float]] | None = None):
         """`strict`: a bad record raises, also under `skip_bad`."""
+        self.weights = weights or {}
         self.program, self.epoch, self.start, self.strict = program, epoch, start, strict
         self.params = {p.name: p.value for p in program.params} | dict(params)
         self.needed: dict[Node, set[str]] = {}
@@ -135,7 +140,8 @@ class Run:
     # --- values ---------------------------------------------------------------------------------
 
     def evaluator(self, r: Record) -> Evaluator:
-        return Evaluator(Frame(r.fields, r.id, r.count, self.epoch, self.program.seed or 0, self.params, self.program.spans))
+        return Evaluator(Frame(r.fields, r.id, r.count, self.epoch, self.program.seed or 0, self.params, self.program.spans,
+                               self.weights))
 
     def number(self, n: Node) -> int:
         """A stage's number: of constants, params and the epoch."""

@@ -52,6 +52,7 @@ class Frame:
     seed: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)
     spans: Mapping[Node, tuple[Span, ...]] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[int, float]] = field(default_factory=dict)   # by name, by id
 
 
 @dataclass
@@ -189,6 +190,10 @@ class Evaluator:
 
     def _epoch(self, c: Context, n: Node) -> Cells:
         return Cells(np.array(self.frame.epoch, np.int64))
+
+    def _weight(self, c: Context, n: Node) -> Cells:
+        given = self.frame.weights.get(n["name"], {})
+        return Cells(np.array(given.get(self.frame.id, n["default"]), np.float32))
 
     def _param(self, c: Context, n: Node) -> Cells:
         return Cells(np.array(self.frame.params[n["name"]], NUMPY[n.type.dtype]))

@@ -10,6 +10,7 @@ Values (functions of one frame, that is of one record, or of one batch after `ba
     extent                              field, axis         a size that only a field has
     param                               name                a param that may still be set (used only below share)
     epoch                                                   number of the epoch, i64
+    weight                              name, default       what consumers returned for this record, f32
     draw     parameters…, indexes…      dist, path, indexes one draw; the last `indexes` args are binders' values
     var                                 id                  a binder of the enclosing build or reduce, i64
     apply    scalars                    fn                  a scalar function (kernels.scalar)

@@ -21,14 +21,15 @@ from .rules import everywhere, inner
 ATTRS: dict[str, frozenset[str]] = {
     op: frozenset(names.split())
     for op, names in {
-        "const": "value", "field": "name", "count": "", "extent": "axis", "param": "name", "epoch": "",
+        "const": "value", "field": "name", "count": "", "extent": "axis", "param": "name", "epoch": "", "weight": "default name",
         "draw": "dist path indexes", "var": "id", "apply": "fn", "cast": "mode", "select": "", "index": "guard",
         "fill": "", "missing": "", "build": "ids", "reduce": "ids kind", "call": "op", "extern": "target",
         "part": "name", "source": "columns kind options paths", "map": "names", "zip": "names", "emit": "names",
     }.items()
 }
 OPS = frozenset(ATTRS) | STREAM_OPS | {"sample"}
-ARGS = {"select": 3, "fill": 2, "missing": 1, "cast": 1, "part": 1, "const": 0, "field": 0, "var": 0, "param": 0, "epoch": 0}
+ARGS = {"select": 3, "fill": 2, "missing": 1, "cast": 1, "part": 1, "const": 0, "field": 0, "var": 0, "param": 0, "epoch": 0,
+        "weight": 0}
 KINDS_OF_TYPE = frozenset((*DTYPES, "stream", "struct", "unknown"))
 WORDS = frozenset(("true", "false", "nan", "inf"))
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -157,7 +158,7 @@ def _parts(t: Type, names: dict[Node, str]) -> str:
 def _name(n: Node, taken: dict[str, int]) -> str:
     """A name that tells what it is, not taken yet."""
     match n.op:
-        case "field" | "param":
+        case "field" | "param" | "weight":
             hint = str(n["name"])
         case "extent":
             hint = f"{n.get('field') or n.get('op') or 'size'}_{n['axis']}"

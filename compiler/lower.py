@@ -13,6 +13,8 @@ from ..dsl.problems import Span
 from ..dsl.types import BOOL, FLOATS, OBJECTS, Type
 from ..kernels import ops
 from ..runtime import plan
+from ..runtime.feedback import PREFIX as WEIGHT
+from ..runtime.feedback import told_by
 from .asked import TRUE, conditions
 from .graph import Node, children, const, node, rewrite, var
 from .loops import Kernel
@@ -264,7 +266,8 @@ class _Frame:
         for a in kernel.arguments:
             if a.slot.startswith("@") or a.slot.startswith("param."):
                 dims = (len(self.draws),) if a.slot == "@keys" else ()
-                self.add(plan.Slot(a.slot, params.get(a.slot, a.dtype), dims))
+                default = (told_by(a.slot)[1],) if a.slot.startswith(WEIGHT) else None   # where nobody returned anything
+                self.add(plan.Slot(a.slot, params.get(a.slot, a.dtype), dims, value=default))
 
     # --- goals ---
 

@@ -15,7 +15,7 @@ from .graph import Node
 from .lines import Line, Lines, lines_of
 from .lower import Told
 
-QUIET = frozenset(("field", "const", "var", "param", "epoch", "count", "extent"))
+QUIET = frozenset(("field", "const", "var", "param", "epoch", "count", "extent", "weight"))
 
 
 @dataclass(frozen=True)

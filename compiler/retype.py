@@ -267,6 +267,10 @@ class Values:
         need(bool(colon) and all(p.isidentifier() for p in (*module.split("."), name)), n, "names no function")
         need(all(t.dtype in DTYPES for t in ((p for _, p in n.type.parts) if n.type.parts else (n.type,))), n, "gives no value")
 
+    def weight(self, n: Node) -> None:
+        need(isinstance(n["default"], float) and str(n["name"]).isidentifier(), n, "is no weight")
+        self.is_type(n, "f32", ())
+
     def part(self, n: Node) -> None:
         found = dict(n.args[0].type.parts).get(n["name"])
         need(n.args[0].type.dtype == "struct" and found is not None, n, "is a part that isn't there")
@@ -292,5 +296,5 @@ _RULES: dict[str, Callable[[Values, Node], None]] = {
     "const": Values.const, "field": Values.field, "extent": Values.extent, "param": Values.param, "count": Values.number,
     "epoch": Values.number, "var": Values.number, "apply": Values.apply, "cast": Values.cast, "select": Values.select,
     "index": Values.index, "fill": Values.fill, "missing": Values.missing, "build": Values.build, "reduce": Values.reduce,
-    "draw": Values.draw, "call": Values.call, "extern": Values.extern, "part": Values.part,
+    "weight": Values.weight, "draw": Values.draw, "call": Values.call, "extern": Values.extern, "part": Values.part,
 }

@@ -115,21 +115,26 @@ class Attachment:
         self._take_ring(welcome.layout)
         return welcome
 
-    def join(self, when: str, state: tuple[int, int, int] | None, others: int, group: tuple[str, int] = ("", 1)) -> None:
+    def join(self, when: str, state: tuple[int, int, int] | None, others: int, group: tuple[str, int] = ("", 1),
+             weights: str | None = None) -> None:
         """Ask for a place; Joined answers."""
         self.generation += 1
         self.failure = None
-        self._send(Join(self.generation, when, state, others, group))
+        self._send(Join(self.generation, when, state, others, group, weights))
 
-    def seek(self, epoch: int, start: int, skip: int) -> Started:
+    def seek(self, epoch: int, start: int, skip: int, weights: str | None = None) -> Started:
         self.generation += 1
         self.failure = None
-        self._send(Seek(self.generation, epoch, start, skip))
+        self._send(Seek(self.generation, epoch, start, skip, weights))
         while True:
             started = self.expect(Started)
             assert isinstance(started, Started)
             if started.generation == self.generation:
                 return started
+
+    def say(self, message: Message) -> None:
+        """What needs no answer. Raises DataError where nobody hears it."""
+        self._send(message)
 
     def ask(self, message: Message) -> Counts:
         self._send(message)

@@ -25,8 +25,13 @@ from .texts import objects
 class Rows(Protocol):
     """Consecutive rows of the ring. Arrays keep the lease alive; so does `lease`."""
 
-    count: int
-    fields: Mapping[str, Any]   # fixed columns: (n, *dims); others: lists of n arrays
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Fixed columns: (n, *dims); others: lists of n arrays."""
+        ...
 
 
 class Reader(Protocol):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .below import Below, Progress
 from .below import Rows as RowsOf
 from .errors import DataError
+from .feedback import names_in
 from .order import FOREVER
 from .plan import Plan
 from .ranks import Deal, Part, RankSpec, check_own, deal
@@ -344,7 +345,7 @@ class Group:
         self.spec, self.deal, self.own = spec, deal(plan, below, spec), own and spec.world > 1
         self.stacks, self.drops_smaller = below.stacks, below.drops_smaller
         if self.own:
-            check_own(plan)
+            check_own(plan, bool(names_in(plan)))
 
     @property
     def state(self) -> list[int]:

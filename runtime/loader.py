@@ -27,9 +27,10 @@ import numpy as np
 from ..dsl.problems import PipeError, Problem, Span
 from .dealing import group_of, part_of
 from .errors import DataError
+from .feedback import names_in
 from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
-from .messages import Ask, Counts
+from .messages import Ask, Counts, Feedback
 from .objects import load
 from .plan import CallExtern, Plan
 from .ranks import RankSpec, rank_spec
@@ -39,6 +40,7 @@ from .sharing import Shared
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
 MOST_RESTARTS = 5                      # of a shared stream's server, within one epoch
+MOST_VALUES = 1 << 16                  # returned in one message
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
 
 
@@ -119,6 +121,8 @@ class Loader:
         self.valid: Any = None                            # bool[n], None where all are
         self._begun = False                               # an iteration over `_epoch` has begun, and not ended
         self._loaded = False                              # `_next` and `_skip` are from `load_state_dict`
+        self._weighs = names_in(plan)                     # of weights that the program reads
+        self._version_of: int | None = None               # the epoch whose version `_box.weights` holds
         self._placed = stream is None                     # where to begin is known
         self._coming: int | None = None                   # the epoch whose first row is the ring's next
         self._turn: object = None
@@ -160,6 +164,8 @@ class Loader:
                 del fields
                 self._next, self._skip, self._part = progress.next, progress.skip, getattr(progress, "part", 0)
                 self._tell(made[0], progress)
+                if self._weighs and self._version_of != epoch:
+                    self._note_version(epoch)
                 self._batches += 1
                 now = time.perf_counter()
                 self._seconds += now - started            # with the loop's own time since the last batch
@@ -179,6 +185,38 @@ class Loader:
         self._begun = False
         self._epoch, self._next, self._skip, self._part = epoch + 1, 0, 0, 0
         self._coming = epoch + 1
+        if self._weighs:
+            self._box.attachment.say(Feedback(epoch))
+            self._note_version(epoch + 1)
+            self._version_of = None                       # others may still return values for it
+
+    def _note_version(self, epoch: int) -> None:
+        """Which version of what was returned this epoch reads, so that it goes on with the same."""
+        told = self._box.attachment.ask(Ask(epoch)).values.get("weights")
+        self._box.weights, self._version_of = {epoch: str(told)}, epoch
+
+    def feedback(self, name: str, ids: Any, values: Any) -> None:
+        """Return a value for each of these records, which `weight(name)` in the program reads in the next epoch.
+
+        `ids`: u64[n], such as `batch.ids`; None for those of the last batch. `values`: f32[n], a tensor or an array; NaN
+        says nothing. Records that only fill up a batch are left out.
+        """
+        self._usable()
+        if name not in self._weighs:
+            known = ", ".join(f"`{n}`" for n in self._weighs) or "none"
+            raise ValueError(f"the program reads no weight `{name}`; it reads {known}")
+        ids, keep = (self.ids, self.valid) if ids is None else (ids, self.valid if ids is self.ids else None)
+        if ids is None:
+            raise ValueError("the ids of these records aren't known: `batch` has to stand below `share`, or last")
+        each, numbers = _array(ids).astype("<u8", copy=False), _array(values).astype("<f4", copy=False)
+        if each.ndim != 1 or each.shape != numbers.shape:
+            raise ValueError(f"ids {list(each.shape)} and values {list(numbers.shape)}: one value for each record")
+        if keep is not None:
+            each, numbers = each[_array(keep)], numbers[_array(keep)]
+        epoch = self._epoch if self._begun else self._epoch - 1
+        for first in range(0, len(each), MOST_VALUES):
+            part = slice(first, first + MOST_VALUES)
+            self._box.attachment.say(Feedback(epoch, name, each[part].tobytes(), numbers[part].tobytes()))
 
     def _tell(self, batch: Any, progress: Any) -> None:
         """`batch.ids` and `batch.valid`, where fields of these names don't stand there."""
@@ -251,6 +289,7 @@ class Loader:
         if not self._loaded or epoch != self._epoch:
             self._turn = None
             self._epoch, self._next, self._skip, self._part, self._begun, self._loaded = epoch, 0, 0, 0, False, False
+            self._box.weights, self._version_of = {}, None
 
     def _box_epoch(self, epoch: int) -> None:
         """Epochs of a shared stream are its server's: one may go on to a later one, not back."""
@@ -280,6 +319,11 @@ class Loader:
         """
         state = {"program": self.plan.fingerprint, "seed": self.plan.seed, "epoch": self._epoch, "next": self._next,
                  "skip": self._skip}
+        if self._weighs:
+            if self._epoch not in self._box.weights:
+                self._note_version(self._epoch)
+                self._version_of = None
+            state["weights"] = self._box.weights[self._epoch]
         return state if self._group is None else {**state, "part": self._part, "group": self._group.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -292,6 +336,8 @@ class Loader:
         self._turn = None
         self._part = part_of(state, self._group, self.replays and numbers[2] > 0)
         self._epoch, self._next, self._skip = numbers
+        self._box.weights = {self._epoch: str(state["weights"])} if self._weighs and "weights" in state else {}
+        self._version_of = None
         self._begun, self._loaded, self._placed = False, True, True
 
     def stats(self) -> dict[str, Any]:
@@ -369,6 +415,12 @@ def _batch_type(plan: Plan, names: Sequence[str]) -> Any:
     made: Any = namedtuple(  # type: ignore[misc]
         re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(n) for n in names], rename=True)
     return type(made.__name__, (made,), {"__doc__": f"One batch of `{plan.name}`."})
+
+
+def _array(values: Any) -> Any:
+    """Numbers of any library as an array of NumPy."""
+    detach = getattr(values, "detach", None)
+    return np.asarray(detach().cpu().numpy() if detach is not None else values)
 
 
 def _attribute(name: str) -> str:

@@ -54,6 +54,7 @@ class Seek(msgspec.Struct, frozen=True, tag=True):
     epoch: int
     start: int
     skip: int
+    weights: str | None = None         # the version of what this epoch reads, where it is resumed; see feedback
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -79,7 +80,19 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Consumer → producer: say your counts."""
+    """Consumer → producer: say your counts. `epoch`: with the version of what it reads as the count `weights`."""
+
+    epoch: int | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True, tag=True):
+    """Consumer → producer: values of records, see `feedback.FeedbackTable.put`; or, without a name, that it has given
+    all values of an epoch."""
+
+    epoch: int
+    name: str = ""
+    ids: bytes = b""
+    values: bytes = b""
 
 
 class Counts(msgspec.Struct, frozen=True, tag=True):
@@ -122,6 +135,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     state: tuple[int, int, int] | None = None
     others: int = 0
     group: tuple[str, int] = ("", 1)
+    weights: str | None = None         # as in Seek
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -185,7 +199,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """Anybody → server: deliver what is there and end."""
 
 
-Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts, Attach, Welcome, Join, Joined, Look, Report, Stop]
+Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts, Feedback, Attach, Welcome, Join, Joined, Look, Report, Stop]
 
 
 def failed(generation: int, error: DataError) -> Failed:

@@ -215,7 +215,8 @@ class Deal:
 
     def ends(self, local: Ints, total: int) -> Ints:
         """Where the steps end in which the rank's rows stand."""
-        return np.minimum((np.minimum(local // self.chunk, total // self.step) + 1) * self.step, total)
+        ends: Ints = np.minimum((np.minimum(local // self.chunk, total // self.step) + 1) * self.step, total)
+        return ends
 
     def valid(self, local: Ints, total: int) -> NDArray[np.bool_]:
         """False for rows that only fill up."""
@@ -270,9 +271,13 @@ def _unequal(plan: Plan, end: str) -> PipeError:
 # --- a producer of one's own ----------------------------------------------------------------------
 
 
-def check_own(plan: Plan) -> None:
+def check_own(plan: Plan, weighs: bool = False) -> None:
     """Raise PipeError E0841 where a producer can't be told to make only one rank's records: some are left out, or are
-    made of several, so that their numbers aren't known before they are made."""
+    made of several, so that their numbers aren't known before they are made; or where ranks return values (`weighs`)."""
+    if weighs:
+        raise PipeError((Problem(
+            "E0841", "the values that ranks return for `weight` have to reach one producer, so they can't have their own",
+            Span(plan.path, 0, 0), notes=("`share=True`, or `pipec serve` and `pipec.attach`",)),), dict(plan.texts))
     if len(plan.above) == 1 and keeps_all(plan.above[0]):
         return
     raise PipeError((Problem(

@@ -24,7 +24,7 @@ from . import messages
 from .consumer import BrokenConsumer, Consumer
 from .errors import DataError
 from .memory import PAGE, check_received, create, seal
-from .messages import Ask, Channel, Counts, Gone, Open, Ready, Seek, Started
+from .messages import Ask, Channel, Counts, Feedback, Gone, Open, Ready, Seek, Started
 from .plan import Plan
 from .ranks import Deal
 from .ring import Run, Writer
@@ -138,18 +138,24 @@ class Producer:
     def _obey(self, message: Any) -> None:
         match message:
             case Seek():
+                table = getattr(self.engine, "table", None)
+                if table is not None:
+                    table.close(0, message.epoch - 1)
+                    table.resume(message.epoch, message.weights)
                 with self.changed:
                     self.wanted = message
                     if self.run is not None:
                         self.run.stop()
                     self.changed.notify_all()
+            case Feedback():
+                take_feedback(self.engine, 0, message)
             case Ask():
-                written = {"written_bytes": self.writer.bytes if self.writer else 0}
+                written = {"written_bytes": self.writer.bytes if self.writer else 0} | weights_of(self.engine, message)
                 stats = getattr(self.engine, "stats", None)
                 bad, counts = tuple(getattr(stats, "bad", ())), dict(getattr(stats, "bad_counts", {}))
                 self.channel.send(Counts(counts_of(self.engine) | written, bad, counts))
             case _:
-                raise Gone("only Seek and Ask may follow")
+                raise Gone("only Seek, Ask and Feedback may follow")
 
     # -- the thread that runs the engine
 
@@ -207,6 +213,26 @@ def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
 
     dealt = {"deal": Deal(**options["deal"])} if options.get("deal") else {}   # for one rank
     return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False), **dealt)
+
+
+def take_feedback(engine: Any, consumer: int, message: Feedback) -> None:
+    """What a consumer returned. Raises Gone where it isn't what the program reads."""
+    table = getattr(engine, "table", None)
+    if table is None:
+        raise Gone("the program reads no weights")
+    if not message.name:
+        table.close(consumer, message.epoch)
+        return
+    try:
+        table.put(message.name, message.ids, message.values)
+    except ValueError as error:
+        raise Gone(str(error)) from error
+
+
+def weights_of(engine: Any, message: Ask) -> dict[str, str]:
+    """The version of what an epoch reads, where it is asked for."""
+    table = getattr(engine, "table", None)
+    return {} if table is None or message.epoch is None else {"weights": table.version(message.epoch)}
 
 
 def length_of(engine: Any) -> int | None:

@@ -25,10 +25,10 @@ from .consumer import Began, BrokenConsumer, Consumer
 from .errors import DataError
 from .layout import Layout
 from .memory import PAGE, check_received, create, seal
-from .messages import Ask, Attach, Channel, Counts, Gone, Join, Joined, Look, Member, Nonsense, Report, Stop, Welcome
+from .messages import Ask, Attach, Channel, Counts, Feedback, Gone, Join, Joined, Look, Member, Nonsense, Report, Stop, Welcome
 from .plan import Plan
 from .ring import Run, Writer
-from .serve import as_data_error, counts_of, length_of, make_engine
+from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, weights_of
 
 VERSION = 1                            # of what is said over the socket
 LARGEST = 16 << 20                     # bytes of a message that a server takes
@@ -108,6 +108,9 @@ class Server:
         try:
             self.engine = make_engine(settings.engine, plan, {"threads": settings.threads, "allow_extern": settings.allow_extern})
             self.length = length_of(self.engine)
+            self.table = getattr(self.engine, "table", None)   # what consumers return
+            if self.table is not None:
+                self.table.members = self._reading
             self._make_ring()
             self.listener = rendezvous.listen(settings.name)
         except BaseException:
@@ -297,8 +300,10 @@ class Server:
                 self._attach(client, message)
             case Join() if client.consumer is not None:
                 self._wants(client, message)
+            case Feedback() if client.consumer is not None:
+                take_feedback(self.engine, client.number, message)
             case Ask() if client.consumer is not None:
-                client.channel.send(self._counts())
+                client.channel.send(self._counts(message))
             case _:
                 raise Nonsense("it says what it may not say here")
 
@@ -362,6 +367,8 @@ class Server:
 
     def _forget(self, client: Client) -> None:
         del self.clients[client.number]
+        if self.table is not None:
+            self.table.leave(client.number)
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(client.channel.sock)
         if client.consumer is not None:
@@ -448,6 +455,8 @@ class Server:
                 return
         states = [c.request.state for c in asking if c.request is not None and c.request.state is not None]
         place = min(states) if states else self._next(asking)
+        if self.table is not None:
+            self.table.resume(place[0], next((c.request.weights for c in asking if c.request and c.request.state == place), None))
         if self._last(place[0]):
             for client in asking:
                 self._send_away(client, self._no_more())
@@ -477,6 +486,8 @@ class Server:
         began = consumer.began
         assert began is not None
         client.request = None
+        if self.table is not None:
+            self.table.close(client.number, began.epoch - 1)
         try:
             client.channel.send(Joined(request.number, began.row, began.ends, consumer.generation, began.epoch, began.next,
                                        began.skip, len(self._members())))
@@ -490,6 +501,9 @@ class Server:
             far = found is not None and found.epoch < request.state[0]
             return found if not far or self._others_read(client) else None   # alone it needn't wait for an epoch to pass
         return self.writer.now() if request.when == "now" else self.writer.epoch_start()
+
+    def _reading(self) -> list[int]:
+        return [c.number for c in list(self.clients.values()) if c.consumer is not None and c.consumer.active]
 
     def _others_read(self, client: Client) -> bool:
         return any(c is not client and c.consumer is not None and c.consumer.active for c in self._members())
@@ -560,10 +574,10 @@ class Server:
 
     # -- reports
 
-    def _counts(self) -> Counts:
+    def _counts(self, asked: Ask = Ask()) -> Counts:
         stats = getattr(self.engine, "stats", None)
         bad, counts = tuple(getattr(stats, "bad", ())), dict(getattr(stats, "bad_counts", {}))
-        return Counts(counts_of(self.engine) | {"written_bytes": self.writer.bytes}, bad, counts)
+        return Counts(counts_of(self.engine) | {"written_bytes": self.writer.bytes} | weights_of(self.engine, asked), bad, counts)
 
     def report(self) -> Report:
         """How things are now."""

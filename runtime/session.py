@@ -39,6 +39,7 @@ class Session:
         self.attachment: Attachment
         self.reader: RowReader | None = None
         self.length: int | None = None
+        self.weights: dict[int, str] = {}                 # epoch → the version that it reads where it is resumed
         self.before = {"records": 0, "bytes": 0, "waited": 0.0}
         sessions.add(self)
 
@@ -97,7 +98,7 @@ class Session:
             there = False
         assert self.reader is not None
         if not there:
-            started = self.attachment.seek(epoch, start, skip)
+            started = self.attachment.seek(epoch, start, skip, self.weights.get(epoch))
             self.reader.place(started.row, started.ends)
         return self.reader
 

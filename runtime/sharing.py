@@ -157,6 +157,7 @@ class Shared:
         self.members = 0
         self.length: int | None = None
         self.layout: Layout
+        self.weights: dict[int, str] = {}                 # as a Session's
         self.before = {"records": 0, "bytes": 0, "waited": 0.0, "lost": 0}
         self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
         self.own: Callable[[], Session] | None = None
@@ -183,7 +184,7 @@ class Shared:
         assert self.reader is not None
         self.reader.let_go()                              # the server no longer counts what is held from here on
         self.joined = None
-        self.attachment.join(when, state, others, group)
+        self.attachment.join(when, state, others, group, self.weights.get(state[0]) if state is not None else None)
 
     def arrive(self) -> Joined:
         """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""
