@@ -15,6 +15,7 @@ from ..kernels import ops
 from ..kernels.random import signed
 from ..kernels.scalar import SCALARS
 from ..kernels.table import digest
+from ..runtime.feedback import slot_of
 from .fuse import copied
 from .graph import Node, node, var, walk
 from .held import Scalar, Tensor, chosen, constant, convert, held, loaded, lying, meeting, recast, rounded, stored, typed, zero
@@ -210,6 +211,8 @@ class Lowering:
                 return Scalar(self.cell("@count", "i64"))
             case "epoch":
                 return Scalar(self.cell("@epoch", "i64"))
+            case "weight":
+                return Scalar(self.cell(slot_of(n["name"], n["default"]), "f32"))
             case "param":
                 return Scalar(self.cell(f"param.{n['name']}", n.type.dtype))
             case "extent":

@@ -19,6 +19,7 @@ from ..kernels.random import draw_key
 from .errors import DataError
 from .execute import Kernel
 from .feed import Chunk, Feed
+from .feedback import Snapshot
 from .frames import Row
 from .held import Failure
 from .inputs import feed_of, reachable
@@ -155,6 +156,13 @@ class Stream:
             Stream(plan, b, kernels, threads, stats, allow_extern) for b in segments[0].start.inputs])
         self.later = [Later(plan, s, kernels, allow_extern) for s in segments[count:]]
         self.epoch, self.row_bytes = -1, 1 << 12
+
+    def weigh(self, weights: Snapshot) -> None:
+        """What `weight` reads from the next epoch's start on."""
+        if self.feed is not None:
+            self.feed.weights = weights
+        for later in self.later:
+            later.runner.weights = weights
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch
