@@ -84,6 +84,11 @@ def parser() -> argparse.ArgumentParser:
 
     command("ps", "list the servers of this user", program=False)
 
+    top_ = command("top", "watch a server: rates, the ring, each consumer, and who holds whom back", program=False)
+    top_.add_argument("name", metavar="NAME", nargs="?", help="needed where there are several servers")
+    top_.add_argument("--every", type=_seconds, default=0.5, metavar="SECONDS")
+    top_.add_argument("--once", action="store_true", help="print one page and end")
+
     stop = command("stop", "tell a server to deliver what is there and end", program=False)
     stop.add_argument("name", metavar="NAME")
 
@@ -218,6 +223,10 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             from .doctor import doctor
 
             return doctor(arguments)
+        case "top":
+            from .top import top
+
+            return top(arguments)
         case "show":
             from .show import show
 

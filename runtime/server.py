@@ -404,7 +404,7 @@ class Server:
     # -- places
 
     def _members(self) -> list[Client]:
-        return [c for c in self.clients.values() if c.consumer is not None]
+        return [c for c in list(self.clients.values()) if c.consumer is not None]
 
     def _asking(self) -> list[Client]:
         return [c for c in self._members() if c.request is not None]

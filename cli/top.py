@@ -1,0 +1,127 @@
+"""`pipec top`: what a server does right now, told again and again: rate, ring, consumers, and who holds whom back."""
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..runtime.limits import show_size
+from ..runtime.messages import Member, Report
+from . import UsageError
+
+WAITS = 0.05                           # of the time: less isn't worth a word
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Show a server until it ends or Ctrl-C."""
+    name = arguments.name or _only()
+    console = Console(no_color=arguments.plain or "NO_COLOR" in os.environ, highlight=False)
+    before, now = None, _look(name)
+    if arguments.once or not console.is_terminal:
+        time.sleep(arguments.every)
+        before, now = now, _look(name)
+        console.print(screen(now, before))
+        return 0
+    with Live(screen(now, None), console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(arguments.every)
+            before, now = now, _look(name)
+            live.update(screen(now, before), refresh=True)
+
+
+def _only() -> str:
+    from ..runtime.rendezvous import reports
+
+    found = [r.name for r in reports()]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError("there are no servers: `pipec serve FILE --name NAME` starts one")
+    raise UsageError(f"there are several servers, name one of them: {', '.join(found)}")
+
+
+def _look(name: str) -> Report:
+    from ..runtime.rendezvous import look
+
+    report = look(name)
+    if report is None:
+        raise UsageError(f"there is no server `{name}`; `pipec ps` lists those there are")
+    return report
+
+
+def screen(now: Report, before: Report | None) -> RenderableType:
+    """A report as a page; rates since the one before."""
+    parts: list[RenderableType] = [_head(now, before), Text(), _members(now, before), Text(), Text(in_words(now, before))]
+    bad = now.counts.bad[-5:]
+    if bad:
+        parts += [Text(), Text("bad records", style="bold")]
+        parts += [Text(f"  epoch {epoch}  {record}: {reason}") for epoch, record, reason in bad]
+    return Group(*parts)
+
+
+def rate(now: float, before: float, seconds: float) -> str:
+    return f"{(now - before) / seconds:,.0f}" if seconds > 0 else "–"
+
+
+def _head(now: Report, before: Report | None) -> Table:
+    table = Table.grid(padding=(0, 3))
+    since = now.seconds - before.seconds if before else now.seconds
+    rows, written = (before.rows, before.bytes) if before else (0, 0)
+    per = now.bytes / now.rows if now.rows else 0
+    bad = sum(now.counts.bad_counts.values())
+    table.add_row(f"[bold]{now.name}[/]", now.program, f"process {now.pid}", now.state)
+    table.add_row("epoch", f"{now.epoch}, position {now.position:,}", "records/s", rate(now.rows, rows, since))
+    table.add_row("ring", f"{100 * now.fill // max(1, now.capacity)} % of {now.capacity:,} records, {show_size(now.total)}",
+                  "into the ring", f"{show_size(int((now.bytes - written) / since)) if since > 0 else 0}/s, {per:,.0f} bytes a record")
+    table.add_row("bad records", f"{bad:,}", "refused peers", str(now.rejected))
+    return table
+
+
+def _members(now: Report, before: Report | None) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for name in ("consumer", "process", "records/s", "epoch", "position", "behind", "waits", "holds back", "lost", "when slow"):
+        table.add_column(name, justify="left" if name in ("consumer", "when slow") else "right")
+    old = {m.number: m for m in before.members} if before else {}
+    for m in now.members:
+        was = old.get(m.number)
+        seconds = m.seconds - was.seconds if was else m.seconds
+        epoch, position = m.place if m.place else ("–", None)
+        table.add_row(f"#{m.number} {m.label}", str(m.pid), rate(m.taken, was.taken if was else 0, seconds), str(epoch),
+                      "–" if position is None else f"{position:,}", f"{m.lag:,}", share(m, was, "waited"), share(m, was, "blocked"),
+                      f"{m.lost:,}", m.when_slow)
+    if not now.members:
+        table.add_row("nobody is attached", *[""] * 9)
+    return table
+
+
+def fraction(now: Member, before: Member | None, what: str) -> float:
+    """The part of the time since the last report that went into waiting, or others' waiting for it."""
+    seconds = now.seconds - before.seconds if before else now.seconds
+    spent: float = getattr(now, what) - (getattr(before, what) if before else 0.0)
+    return min(1.0, spent / seconds) if seconds > 0 else 0.0
+
+
+def share(now: Member, before: Member | None, what: str) -> str:
+    return f"{100 * fraction(now, before, what):.0f} %"
+
+
+def in_words(now: Report, before: Report | None) -> str:
+    """Who waits for whom."""
+    old = {m.number: m for m in before.members} if before else {}
+    slow = [m for m in now.members if fraction(m, old.get(m.number), "blocked") > WAITS]
+    waiting = [m for m in now.members if fraction(m, old.get(m.number), "waited") > WAITS]
+    if not now.members:
+        return "The producer rests: nobody reads."
+    names = ", ".join(f"#{m.number} {m.label}" for m in slow)
+    if slow and waiting:
+        return f"{names} {'hold' if len(slow) > 1 else 'holds'} the others back."
+    if slow:
+        return f"The producer waits for its consumers ({names}): the loaders are fast enough."
+    if waiting:
+        return "The consumers wait for the producer: it is the bottleneck."
+    return "Nobody waits."
