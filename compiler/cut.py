@@ -41,10 +41,10 @@ def pieces(stream: Node) -> list[Piece]:
             if outputs is None:
                 outputs = dict(zip(at["names"], at.args[1:], strict=True))
             else:   # a `sample` that nothing needs is gone between two maps
-                outputs = {name: _through(at, v) for name, v in outputs.items()}
+                outputs = {name: through(at, v) for name, v in outputs.items()}
                 stages = [_moved(at, s) for s in stages]
             if by is not None:
-                outputs[BY], by = _through(at, by), None
+                outputs[BY], by = through(at, by), None
         elif at.op in SAME_FRAME:
             stages.append(at)
         elif at.op in STARTS:
@@ -65,7 +65,7 @@ def pieces(stream: Node) -> list[Piece]:
         at = at.args[0]
 
 
-def _through(at: Node, n: Node) -> Node:
+def through(at: Node, n: Node) -> Node:
     """A value in terms of a map's fields as one in terms of the frame before the map."""
     values = dict(zip(at["names"], at.args[1:], strict=True))
 
@@ -81,7 +81,7 @@ def _through(at: Node, n: Node) -> Node:
 
 
 def _moved(at: Node, stage: Node) -> Node:
-    changed = tuple(_through(at, a) for a in stage.args[1:])
+    changed = tuple(through(at, a) for a in stage.args[1:])
     return node(stage.op, stage.args[0], *changed, type=stage.type, **dict(stage.attrs))
 
 
