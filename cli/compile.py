@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..runtime.settings import shown
 from . import UsageError, settings_of, split_file
@@ -35,6 +35,29 @@ def _params(what: str, listed: Iterable[str]) -> None:
     text = ", ".join(listed)
     if text:
         print(f"{what}: {text}")
+
+
+def check_artifact(path: str, settings: Mapping[str, str], run: str | None, arguments: argparse.Namespace) -> int:
+    """Is everything in an artifact whole, and its graph a program's; and what of it would run here."""
+    from ..compiler.artifact import program_of
+    from ..runtime import artifact as artifacts
+
+    if arguments.data:
+        raise UsageError(f"`{path}` is an artifact: --data goes with programs")
+    found = artifacts.opened(path, run)
+    try:
+        for name in found.manifest.hashes:
+            found.member(name)
+        program_of(found, settings)
+    except artifacts.Unusable as reason:
+        raise artifacts.refused(path, reason) from None
+    if arguments.format == "json":
+        print("[]")
+        return 0
+    why = artifacts.unusable(found)
+    print(f"{path}: fine; pipeline `{found.manifest.name}`, made by pipec {found.manifest.version}")
+    print("its machine code runs here" if why is None else f"it {why}: its kernels are compiled again here")
+    return 0
 
 
 def writable(path: str) -> None:

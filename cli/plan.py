@@ -28,7 +28,7 @@ def explain_plan(arguments: argparse.Namespace) -> int:
 
 
 def made_report(arguments: argparse.Namespace) -> Report:
-    from ..compiler.check import check
+    from ..compiler.artifact import program_at
     from ..compiler.compile import _with_kernels, lowered, pass_names
     from ..compiler.report import report
     from .run import beside
@@ -37,7 +37,7 @@ def made_report(arguments: argparse.Namespace) -> Report:
         if name not in pass_names():
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(pass_names())}")
     path, run = split_file(arguments.code)
-    program = check(path, settings_of(arguments.settings), run)
+    program = program_at(path, settings_of(arguments.settings), run)
     compiled = lowered(program, arguments.without)
     if not arguments.measure:
         return report(compiled)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..dsl.problems import PipeError, Problem, Span
+from ..runtime.artifact import is_artifact
 from . import UsageError, colours, settings_of, split_file
+from .compile import check_artifact
 
 if TYPE_CHECKING:
     from ..compiler.graph import Node, Program
@@ -21,6 +23,8 @@ def check(arguments: argparse.Namespace) -> int:
 
     path, run = split_file(arguments.file)
     settings = settings_of(arguments.settings)
+    if is_artifact(path):
+        return check_artifact(path, settings, run, arguments)
     check_program(path, settings, run, complete=False)
     if arguments.data:
         return _check_data(path, settings, [run] if run else _runnable(path), arguments)
@@ -164,7 +168,7 @@ def fmt(arguments: argparse.Namespace) -> int:
 
 
 def dump(arguments: argparse.Namespace) -> int:
-    from ..compiler.check import check as check_program
+    from ..compiler.artifact import program_at
     from ..compiler.compile import lowered, pass_names, transformed
     from ..compiler.graphtext import print_graph
 
@@ -173,7 +177,7 @@ def dump(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(known)}")
     path, run = split_file(arguments.file)
-    program = check_program(path, settings_of(arguments.settings), run)
+    program = program_at(path, settings_of(arguments.settings), run)
     if arguments.after == "check":
         print(print_graph(program.emit))
     elif arguments.after in names:

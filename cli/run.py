@@ -33,12 +33,12 @@ def open_program(arguments: argparse.Namespace) -> Any:
 
 def checked_program(arguments: argparse.Namespace) -> Any:
     """The checked program for the reference evaluator. Raises PipeError where it may not run user code and would."""
-    from ..compiler.check import check
+    from ..compiler.artifact import program_at
     from ..compiler.graph import walk
     from ..runtime.loader import extern_refused
 
     path, pipeline = split_file(arguments.file)
-    program = check(path, settings_of(arguments.settings), pipeline)
+    program = program_at(path, settings_of(arguments.settings), pipeline)
     beside(path, arguments.allow_extern)
     for node in walk(program.emit) if not arguments.allow_extern else ():
         if node.op == "extern":

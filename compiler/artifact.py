@@ -19,10 +19,11 @@ from ..runtime import objects
 from ..runtime import plan as plans
 from ..runtime.artifact import Artifact, Manifest, Unusable
 from ..runtime.plan import Plan
+from ..runtime.settings import ParamError, fitted, set_params
 from .graph import Node, ParamInfo, Program
 from .graphtext import parse_lines, print_lines
 from .graphtokens import GraphTextError
-from .retype import IllTyped
+from .retype import Checked, IllTyped, check_graph
 
 MOST_PLACES = 4   # of one node
 
@@ -111,21 +112,43 @@ def _write(output: str, members: Mapping[str, bytes]) -> None:
 # --- compiled again -------------------------------------------------------------------------------
 
 
-def program_of(artifact: Artifact) -> Program:
-    """The program that an artifact's graph describes, checked. Raises Unusable (NotAGraph)."""
-    text, texts = artifact.text(artifacts.GRAPH), artifact.texts()
+def program_at(path: str, settings: Mapping[str, Any], run: str | None) -> Program:
+    """The checked program of a file, or of an artifact. Raises PipeError, for artifacts DataError too."""
+    from .check import check
+
+    if not artifacts.is_artifact(path):
+        return check(path, settings, run)
+    artifact = artifacts.opened(path, run)
+    try:
+        return program_of(artifact, settings)[0]
+    except Unusable as reason:
+        raise artifacts.refused(path, reason) from None
+
+
+def program_of(artifact: Artifact, settings: Mapping[str, Any] | None = None) -> tuple[Program, Checked]:
+    """The program that an artifact's graph describes, with open params set. Raises Unusable, PipeError."""
+    text, texts, found = artifact.text(artifacts.GRAPH), artifact.texts(), artifact.manifest
+    settled = set_params(found.params, settings or {}, "this artifact", found.path, found.seed, texts)
     try:
         nodes = parse_lines(text)
-    except (GraphTextError, RecursionError) as error:
+        params = tuple(_param(p, found.path) for p in settled)
+        program = Program(found.name, found.path, nodes[-1], found.seed, params, texts, _spans(artifact, nodes, texts))
+        return program, check_graph(program.emit, params, found.seed is not None)
+    except GraphTextError as error:
         raise NotAGraph(f"has a graph that can't be read ({str(error)[:200]})") from None
-    emit = nodes[-1]
-    found = artifact.manifest
-    params = tuple(_param(p, found.path) for p in found.params)
-    return Program(found.name, found.path, emit, found.seed, params, texts, _spans(artifact, nodes, texts))
+    except (IllTyped, ParamError) as error:
+        raise NotAGraph(f"has a graph that no program has: {str(error)[:200]}") from None
+    except Unusable:
+        raise
+    except Exception as error:   # whatever a graph does that no check foresaw, it isn't one that pipec wrote
+        raise NotAGraph(f"has a graph that can't be checked ({type(error).__name__})") from None
 
 
 def _param(param: plans.Param, path: str) -> ParamInfo:
     dims = (len(param.value),) if isinstance(param.value, list | tuple) else ()
+    if param.value is not None:
+        for value in param.value if dims else (param.value,):
+            fitted(value, param.dtype)
     return ParamInfo(param.name, Type(param.dtype, dims), param.value, param.help, param.open, Span(path, 0, 0))
 
 
@@ -152,13 +175,14 @@ def compiled_again(artifact: Artifact) -> Plan:
     """The plan of an artifact's graph, its objects in the compile cache. Raises Unusable."""
     from .compile import lowered
     from .native import build
-    from .retype import check_graph
 
-    program = program_of(artifact)
+    program, checked = program_of(artifact)
     try:
-        compiled = lowered(program, untrusted=check_graph(program.emit, program.params, program.seed is not None))
+        compiled = lowered(program, untrusted=checked)
+        return msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels)))
     except PipeError as error:
         raise NotAGraph(f"has a graph that can't be compiled: {error.problems[0].title}") from None
-    except IllTyped as error:
-        raise NotAGraph(f"has a graph that no program has: {error}") from None
-    return msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels)))
+    except (OSError, MemoryError, ImportError):
+        raise
+    except Exception as error:   # as above
+        raise NotAGraph(f"has a graph that can't be compiled ({type(error).__name__})") from None

@@ -25,6 +25,7 @@ from .. import __version__
 from . import caches, objects
 from .errors import DataError
 from .plan import KernelText, Param, Plan
+from .plancache import content_hash
 from .settings import settled
 
 FORMAT, SCHEMA = "pipec artifact", 1
@@ -71,6 +72,8 @@ class Manifest(msgspec.Struct, frozen=True):
 class Unusable(Exception):
     """This member or file can't be used; the text completes "`x.pipec` …"."""
 
+    code = "E0820"
+
 
 class Artifact:
     """An artifact's members; what is read is bounded and is what the manifest says."""
@@ -85,7 +88,7 @@ class Artifact:
             self.seal = self._bytes(SEAL, 64) if SEAL in self.sizes else b""
             self.manifest = _manifest(self.raw, self.sizes)
         except Unusable as reason:
-            raise refused(path, str(reason)) from None
+            raise refused(path, reason) from None
 
     def _bytes(self, name: str, most: int = LARGEST_MEMBER) -> bytes:
         if name not in self.sizes:
@@ -127,8 +130,8 @@ class Artifact:
         return digest(self.raw)
 
 
-def refused(path: str, reason: str, code: str = "E0820") -> DataError:
-    return DataError(code, f"`{_printable(path)}` {_printable(reason)}", notes=(
+def refused(path: str, reason: Unusable) -> DataError:
+    return DataError(reason.code, f"`{_printable(path)}` {_printable(str(reason))}", notes=(
         "pipec compile FILE.pipe -o FILE.pipec makes it again from the program",))
 
 
@@ -238,9 +241,7 @@ def plan_of(path: str, params: Mapping[str, Any] | None = None, run: str | None 
     `trust`: use plan and objects though nobody known signed them. Raises DataError (E0820–E0822) for a file that can't be
     used, PipeError for params that can't be set.
     """
-    artifact = Artifact(path)
-    if run is not None and run != artifact.manifest.name:
-        raise DataError("E0822", f"`{_printable(path)}` holds the pipeline `{artifact.manifest.name}`, not `{run}`")
+    artifact = opened(path, run)
     why = unusable(artifact, trust)
     plan = None
     if why is None:
@@ -251,7 +252,26 @@ def plan_of(path: str, params: Mapping[str, Any] | None = None, run: str | None 
     if plan is None:
         assert why is not None
         plan = _again(artifact, why)
+    _same_files(path, plan)
     return settled(plan, params or {}, "this artifact")
+
+
+def _same_files(artifact: str, plan: Plan) -> None:
+    """E0823 where a file that operators read doesn't hold what it held when the program was compiled."""
+    for path, known in plan.files.items():
+        found = content_hash(path)
+        if found != known:
+            what = "has changed since" if found else "isn't there, and was when"
+            raise DataError("E0823", f"`{_printable(path)}` {what} `{_printable(artifact)}` was compiled", notes=(
+                "what an operator reads by a path is part of the program: put the file back, or compile the program again",))
+
+
+def opened(path: str, run: str | None) -> Artifact:
+    """The artifact, which holds the pipeline `run` if one is named. Raises DataError."""
+    artifact = Artifact(path)
+    if run is not None and run != artifact.manifest.name:
+        raise DataError("E0822", f"`{_printable(path)}` holds the pipeline `{artifact.manifest.name}`, not `{run}`")
+    return artifact
 
 
 def unusable(artifact: Artifact, trust: bool = False) -> str | None:
@@ -297,7 +317,7 @@ def _again(artifact: Artifact, why: str) -> Plan:
     try:
         plan: Plan = compiler.compiled_again(artifact)
     except Unusable as reason:
-        raise refused(artifact.path, str(reason), getattr(reason, "code", "E0820")) from None
+        raise refused(artifact.path, reason) from None
     plancache.keep_made(artifact.identity(), plan)
     return plan
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,39 +81,50 @@ def settled(plan: Plan, given: Mapping[str, Any], whole: str) -> Plan:
 
     `whole` names what fixes the rest, for messages: "this artifact".
     """
-    params = {p.name: p for p in plan.params}
+    if not given:
+        return plan
+    return msgspec.structs.replace(plan, params=set_params(plan.params, given, whole, plan.path, plan.seed, plan.texts))
+
+
+def set_params(params: Sequence[Param], given: Mapping[str, Any], whole: str, path: str, seed: int | None,
+               texts: Mapping[str, str]) -> tuple[Param, ...]:
+    """`params` with their new values. `path`, `texts`: the program's, for messages."""
+    made = {p.name: p for p in params}
+    free = "these can be set: " + (", ".join(p.name for p in params if p.open) or "none")
     problems = []
     for name, value in given.items():
         try:
-            params[name] = _settled(plan, params.get(name), name, value, whole)
-        except _Refused as refused:
-            problems.append(Problem(refused.code, refused.title, Span(plan.path, 0, 0), notes=refused.notes))
+            made[name] = _set(made.get(name) or _seed(seed, name), name, value)
+        except _Fixed as fixed:
+            again = f"compile the program again to change it: pipec compile {os.path.basename(path)} {name}={shown(fixed.asked)}"
+            problems.append(Problem("E0712", f"`{name}` is fixed: {whole} was compiled with {name}={shown(fixed.now)}",
+                                    Span(path, 0, 0), notes=(free, again)))
+        except LookupError:
+            problems.append(Problem("E0703", f"this program has no param `{name}`", Span(path, 0, 0), notes=(free,)))
+        except ParamError as error:
+            problems.append(Problem("E0704", f"`{name}` {error}", Span(path, 0, 0)))
     if problems:
-        raise PipeError(tuple(problems), dict(plan.texts))
-    return msgspec.structs.replace(plan, params=tuple(params.values())) if given else plan
+        raise PipeError(tuple(problems), dict(texts))
+    return tuple(made[p.name] for p in params)
 
 
-class _Refused(Exception):
-    def __init__(self, code: str, title: str, *notes: str):
-        self.code, self.title, self.notes = code, title, notes
+class _Fixed(Exception):
+    def __init__(self, now: Any, asked: Any):
+        self.now, self.asked = now, asked
 
 
-def _settled(plan: Plan, param: Param | None, name: str, value: Any, whole: str) -> Param:
-    free = "these can be set: " + (", ".join(p.name for p in plan.params if p.open) or "none")
-    if param is None and name != "seed":
-        raise _Refused("E0703", f"this program has no param `{name}`", free)
-    now = plan.seed if param is None else param.value
-    dtype = "i64" if param is None else param.dtype
-    try:
-        value = _value(value, now, dtype)
-    except ParamError as error:
-        raise _Refused("E0704", f"`{name}` {error}") from None
-    if param is not None and param.open:
-        return msgspec.structs.replace(param, value=value)
-    if value == now and param is not None:
-        return param
-    raise _Refused("E0712", f"`{name}` is fixed: {whole} was compiled with {name}={shown(now)}", free,
-                   f"compile the program again to change it: pipec compile {os.path.basename(plan.path)} {name}={shown(value)}")
+def _seed(seed: int | None, name: str) -> Param:
+    """The seed, which is set like a param."""
+    if name != "seed" or seed is None:
+        raise LookupError(name)
+    return Param("seed", "i64", seed, "", False)
+
+
+def _set(param: Param, name: str, given: Any) -> Param:
+    asked = _value(given, param.value, param.dtype)
+    if not param.open and asked != param.value:
+        raise _Fixed(param.value, asked)
+    return msgspec.structs.replace(param, value=asked)
 
 
 def _value(given: Any, now: Any, dtype: str) -> Any:
