@@ -36,9 +36,10 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     from .prune import prune
     from .regions import decode_regions
     from .simplify import simplify
+    from .tabulate import tabulate
 
     return (("simplify", simplify), ("prune", prune), ("decode_regions", decode_regions),
-            ("fuse", fuse))
+            ("fuse", fuse), ("tabulate", tabulate))
 
 
 def pass_names() -> tuple[str, ...]:
