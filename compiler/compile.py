@@ -33,13 +33,14 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     A pass gets the places that nodes come from and adds those of the nodes it makes.
     """
     from .fuse import fuse
+    from .lift import lift_filters
     from .prune import prune
     from .regions import decode_regions
     from .simplify import simplify
     from .tabulate import tabulate
 
-    return (("simplify", simplify), ("prune", prune), ("decode_regions", decode_regions),
-            ("fuse", fuse), ("tabulate", tabulate))
+    return (("simplify", simplify), ("prune", prune), ("lift_filters", lift_filters),
+            ("decode_regions", decode_regions), ("fuse", fuse), ("tabulate", tabulate))
 
 
 def pass_names() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from .arrowcolumns import values_of
 from .arrowtypes import library, resolve
 from .blocks import Block, BlockSource
 from .columns import wanted
+from .rowgroups import Condition, stand_in
 from .sources import Column, expand
 
 
@@ -23,6 +24,9 @@ class ParquetSource(BlockSource):
         self.metadata: dict[int, Any] = {}
         self.steps: dict[int, list[list[tuple[str, ...]]]] = {}   # for each file and field, the way to its columns
         self.leaves: dict[int, list[str]] = {}
+        # Each holds for every row that is wanted.
+        self.conditions: tuple[Condition, ...] = tuple(tuple(c) for c in options.get("where", ()))
+        self.skipped: set[tuple[int, int]] = set()                # row groups that were not read since none of their rows is
         super().__init__(expand(paths), [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
@@ -43,12 +47,23 @@ class ParquetSource(BlockSource):
 
     def decode(self, file: int, block: int) -> Block:
         rows = self.metadata[file].row_group(block).num_rows
-        with self._reader(file, self.metadata[file]) as reader:
-            table = reader.read_row_group(block, columns=self.leaves[file], use_threads=False)
+        table = self._stand_in(file, block)
+        if table is None:
+            with self._reader(file, self.metadata[file]) as reader:
+                table = reader.read_row_group(block, columns=self.leaves[file], use_threads=False)
         if table.num_rows != rows:
             raise ValueError(f"it has {table.num_rows:,} rows, its header says {rows:,}")
         return {w.field: [values_of(table.column(s[0]), s[1:], w) for s in steps]
                 for w, steps in zip(self.wanted, self.steps[file])}
+
+    def _stand_in(self, file: int, block: int) -> Any | None:
+        if not self.conditions:
+            return None
+        group, schema = self.metadata[file].row_group(block), self.metadata[file].schema.to_arrow_schema()
+        table = stand_in(group, schema, self.conditions, self.wanted, self.steps[file])
+        if table is not None:
+            self.skipped.add((file, block))
+        return table
 
 
 def _leads(stored: str, steps: tuple[str, ...]) -> bool:
