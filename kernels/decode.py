@@ -284,6 +284,23 @@ class image_size:
         return 1, 2**32   # formats have no longer sides
 
 
+@op("image_orientation(data: bytes) -> i64")
+class image_orientation:
+    """The EXIF orientation in an image file's header, 1 to 8; 1, as stored, where none is.
+
+    `decode_image` applies it unless `orient=false`; `orient` and `orient_boxes` take it.
+    """
+
+    def ref(data: Any) -> Any:
+        return np.int64(read_header(bytes(data)).orientation)
+
+    def cpu(alloc: Any, data: bytes) -> Any:
+        return np.int64(read_header(bytes(data)).orientation)
+
+    def ranges(data: Any) -> Any:
+        return 1, 8
+
+
 @op('decode_region(data: bytes, window: i64[4], channels: i64 = 3, orient: bool = true, cut: text = "refuse", '
     "max_pixels: i64 = 100_000_000, shrink: i64 = 1) -> u8[h, w, channels]")
 class decode_region:
