@@ -120,7 +120,7 @@ class Cuda:
     def launch(self, function: Any, blocks: tuple[int, int], threads: int, args: tuple[int, int, int, int]) -> None:
         function((*blocks, 1), (threads, 1, 1), tuple(np.int64(a) for a in args))
 
-    def array(self, memory: Bytes, address: int, shape: tuple[int, ...], dtype: str) -> Any:
+    def array(self, memory: Any, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor or CuPy array over this memory; it keeps it."""
         held = {"bf16": np.dtype(np.int16), "bool": np.dtype(np.uint8)}.get(dtype, DTYPES[dtype])
         pointer = memory.pointer + (address - memory.address)
