@@ -169,6 +169,8 @@ class _Frame:
             return self.lying[n]
         if n.op == "extent":
             return self.sized(n)
+        if n.op == "param" and n.type.dims:
+            return f"param.{n['name']}"
         return self.lying.get(n)
 
     def sized(self, n: Node) -> str | None:
@@ -262,12 +264,13 @@ class _Frame:
 
     def given(self, kernel: Kernel) -> None:
         """Slots that the runtime fills by their names."""
-        params = {f"param.{n['name']}": n.type.dtype for n in reachable(*self.roots) if n.op == "param"}
+        params = {f"param.{n['name']}": n.type for n in reachable(*self.roots) if n.op == "param"}
         for a in kernel.arguments:
             if a.slot.startswith("@") or a.slot.startswith("param."):
-                dims = (len(self.draws),) if a.slot == "@keys" else ()
+                of = params.get(a.slot, Type(a.dtype))
+                dims = (len(self.draws),) if a.slot == "@keys" else of.dims
                 default = (told_by(a.slot)[1],) if a.slot.startswith(WEIGHT) else None   # where nobody returned anything
-                self.add(plan.Slot(a.slot, params.get(a.slot, a.dtype), dims, value=default))
+                self.add(plan.Slot(a.slot, of.dtype, dims, value=default))
 
     # --- goals ---
 
