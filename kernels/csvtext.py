@@ -32,7 +32,7 @@ class CsvSource:
         header = bool(options.get("header", True))
         end = re.escape(self.delimiter)
         self.field = re.compile(rb'(?:"((?:[^"]|"")*+)"|((?!")[^%b]*+))(%b|\Z)' % (end, end), re.DOTALL)
-        self.rows = Rows(self.paths, self.delimiter, header=header)
+        self.rows = Rows(self.paths, self.delimiter, header=header, stream=bool(options.get("stream")))
         self.places: list[list[list[int]]] = []   # for each file and field, where its columns stand
         self.width: list[int] = []
         for number, path in enumerate(self.paths):

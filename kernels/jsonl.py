@@ -26,7 +26,7 @@ class JsonlSource:
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
         self.paths = expand(paths)
-        self.rows = Rows(self.paths)
+        self.rows = Rows(self.paths, stream=bool(options.get("stream")))
         self.wanted = [wanted(c) for c in columns]
         self._probe()
 

@@ -17,7 +17,7 @@ class LinesSource:
     """Lines of all files, in the order of the files. The field's name is free; its type is `text` or `bytes`."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.rows = Rows(expand(paths), blanks=True)
+        self.rows = Rows(expand(paths), blanks=True, stream=bool(options.get("stream")))
         self.fields = [wanted(c) for c in columns]
 
     def __len__(self) -> int:

@@ -190,9 +190,10 @@ class Quotes:
 class Rows:
     """The rows of several files, by number."""
 
-    def __init__(self, paths: Sequence[str], delimiter: bytes | None = None, blanks: bool = False, header: bool = False):
+    def __init__(self, paths: Sequence[str], delimiter: bytes | None = None, blanks: bool = False, header: bool = False,
+                 stream: bool = False):
         self.paths = list(paths)
-        self.files = Files(self.paths)
+        self.files = Files(self.paths, stream=stream)
         work = partial(indexed, self.files, delimiter=delimiter, blanks=blanks)
         numbers = range(len(self.paths))
         self.indexes = every(numbers, work) if self.files.far else [work(n) for n in numbers]

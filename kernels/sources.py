@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import struct
 import tokenize
 import zipfile
@@ -103,7 +104,20 @@ def expand(paths: Sequence[str]) -> list[str]:
             found.append(path)
         else:
             raise SourceError("E0810", f"there is no file `{given}`", nearest(path))
+    special = next((p for p in found if _special(p)), None)
+    if special is not None:
+        raise SourceError("E0810", f"`{special}` is no file but a pipe, a socket or a device",
+                          ("records are read by their place, so write its content to a file first",))
     return found
+
+
+def _special(path: str) -> bool:
+    """What can't be read twice, and would be waited for without end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):   # addresses, and what has gone: said where it is opened
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def nearest(path: str) -> tuple[str, ...]:

@@ -9,23 +9,27 @@ from functools import partial
 from typing import IO, Any
 
 from . import fetch
-from .compressed import Damaged, Unpacked, kind_of
+from .compressed import Damaged, Sliding, Unpacked, kind_of
 from .ops import BadRecord
 from .remote import Remote, RemoteFile, opened
+
+WINDOWS = 4   # files read front to back at once
 
 
 class Files:
     """At most `limit` files open at once. What is remote is asked about first and must then stay as it is.
 
-    `pread` may be called from several threads at once. Raises SourceError where an address can't be read.
+    `pread` may be called from several threads at once. With `stream` packed files are read front to back, not unpacked
+    into the cache. Raises SourceError where an address can't be read.
     """
 
-    def __init__(self, paths: Sequence[str], limit: int = 128):
-        self.paths, self.limit = list(paths), limit
+    def __init__(self, paths: Sequence[str], limit: int = 128, stream: bool = False):
+        self.paths, self.limit, self.stream = list(paths), limit, stream
         self._open: OrderedDict[int, _Shared] = OrderedDict()
         self._lock = threading.Lock()
         far = [n for n, p in enumerate(self.paths) if fetch.is_remote(p)]
-        self.far: dict[int, Remote | Unpacked] = dict(zip(far, fetch.every([self.paths[n] for n in far], opened)))
+        self.sliding: OrderedDict[int, Sliding] = OrderedDict()   # those that hold a window, the last used ones
+        self.far: dict[int, Remote | Unpacked | Sliding] = dict(zip(far, fetch.every([self.paths[n] for n in far], opened)))
 
     def size(self, number: int) -> int:
         """Raises OSError."""
@@ -52,7 +56,8 @@ class Files:
         if kind is not None:
             far, path = self.far.get(number), self.paths[number]
             again: Callable[[], Any] = partial(open, path, "rb") if far is None else partial(RemoteFile, far)
-            self.far[number] = Unpacked(self.identity(number), kind, again, self.shown(number))
+            made = Sliding if self.stream else Unpacked
+            self.far[number] = made(self.identity(number), kind, again, self.shown(number))
         return kind
 
     def is_file(self, number: int) -> bool:
@@ -60,7 +65,19 @@ class Files:
 
     def local(self, number: int) -> str:
         """Where the whole file lies on this machine, as long as this is held. Raises SourceError."""
-        return self.far[number].whole().path if number in self.far else self.paths[number]
+        far = self.far.get(number)
+        assert not isinstance(far, Sliding)
+        return self.paths[number] if far is None else far.whole().path
+
+    def _slide(self, number: int, far: Sliding) -> None:
+        """Let go of windows that were used before the last `WINDOWS` ones."""
+        with self._lock:
+            self.sliding[number] = far
+            self.sliding.move_to_end(number)
+            gone = self.sliding.popitem(last=False)[1] if len(self.sliding) > WINDOWS else None
+        if gone is not None:
+            with gone.lock:
+                gone.close()
 
     def shown(self, number: int) -> str:
         """The file's name for people."""
@@ -71,9 +88,12 @@ class Files:
 
     def pread(self, number: int, size: int, offset: int) -> bytes:
         """`size` bytes at `offset` of file `number`. Raises BadRecord, SourceError."""
-        if number in self.far:
+        far = self.far.get(number)
+        if far is not None:
+            if isinstance(far, Sliding):
+                self._slide(number, far)
             try:
-                data = self.far[number].pread(size, offset)
+                data = far.pread(size, offset)
             except Damaged as error:
                 raise BadRecord("E0801", str(error)) from None
             if len(data) < size:

@@ -159,7 +159,7 @@ class TarSource:
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
         self.paths = expand(paths)
-        self.files = Files(self.paths)
+        self.files = Files(self.paths, stream=bool(options.get("stream")))
         slow = bool(self.files.far) or any(not p.endswith(".tar") for p in self.paths)
         work = partial(indexed, self.files)
         shards = every(range(len(self.paths)), work) if slow else [work(n) for n in range(len(self.paths))]

@@ -134,3 +134,50 @@ def test_large_packed_arrays_are_mapped(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", a=numbers)
     source = open_source("npz", [str(tmp_path / "x.npz")], {}, NUMBER)
     assert np.array_equal(source.arrays()["a"], numbers) and any((tmp_path / "kept").glob("*.whole"))
+
+
+# --- front to back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1 << 26, 1 << 21, 1])
+def test_streamed_files_are_not_unpacked_on_disk(tmp_path, monkeypatch, window):
+    from pipec.kernels import compressed
+
+    monkeypatch.setattr(compressed, "WINDOW", window)
+    monkeypatch.setattr(compressed, "PIECE", 1 << 16)
+    data = tar_bytes(200, size=20_000)
+    (tmp_path / "x.tar").write_bytes(data)
+    (tmp_path / "x.tar.gz").write_bytes(packed("gz", data))
+    near = open_source("tar", [str(tmp_path / "x.tar")], {}, COLUMNS)
+    far = open_source("tar", [str(tmp_path / "x.tar.gz")], {"stream": True}, COLUMNS)
+    order = np.arange(200) if window > 1 else np.arange(0, 200, 40)
+    order[3:5] = order[3:5][::-1]
+    for i in order:
+        assert near.read(i) == far.read(i)
+    assert not list((tmp_path / "kept").glob("*.whole"))
+
+
+def test_streamed_programs(tmp_path):
+    path = tmp_path / "p.pipe"
+    path.write_text(f'''seed 5
+schema Row
+  a: i64
+pipeline p
+  from csv("{tmp_path}/*.csv.gz", stream=true) as Row
+  shuffle(window=100)
+  batch(64)
+  emit a
+''')
+    for n in range(6):
+        rows = b"".join(b"%d\n" % k for k in range(n * 1000, n * 1000 + 1000))
+        (tmp_path / f"{n}.csv.gz").write_bytes(packed("gz", b"a\n" + rows))
+    assert sorted(int(v) for b in delivered(path) for v in b["a"]) == list(range(6000))
+    assert_compiled_is_interpreted(path, epochs=(0,))
+    assert not list((tmp_path / "kept").glob("*.whole"))
+
+
+@pytest.mark.parametrize("kind", ["tar", "csv", "jsonl", "lines", "parquet", "arrow", "bin", "npy", "files"])
+def test_pipes_are_refused_at_once(tmp_path, kind):
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(SourceError, match="no file but a pipe"):
+        open_source(kind, [str(tmp_path / "x")], {}, [("file", (("file",),), "bytes")] if kind == "files" else NUMBER)
