@@ -128,7 +128,7 @@ Tokens | `tokenize(t, "tokenizer.json")`
 Parts of a series | `x[a:b]`, beyond its ends `x[a:b] ?? 0`, gathered `x[order]`
 Places of what holds | `indices(mask)`, `first(mask)`, `argmax(x)`
 Joined | `concat(a, b)`
-Sound from a file | `decode_audio(wav)`
+Sound from a file | `decode_audio(wav)`; one channel: `to_mono(clip.samples)`
 Another rate | `resample(wave, rate, 16_000)`
 A random part of a sound | `random_part(wave, 16_000)`
 Spectrum | `spectrogram(wave, 400, 160)`
