@@ -151,6 +151,7 @@ class Stream:
         count = reachable(segments)
         self.threads, self.stats = threads, stats
         self.feed = feed_of(plan, segments[:count], kernels, allow_extern) if count else None
+        self.run_chunk = self.feed.run if self.feed is not None else None   # or that of `Workers`
         self.judge = Judge(self.feed, stats) if self.feed is not None else None
         self.merge = None if count else Merge(plan, segments[0].start, [
             Stream(plan, b, kernels, threads, stats, allow_extern) for b in segments[0].start.inputs])
@@ -188,7 +189,8 @@ class Stream:
         feed, judge = self.feed, self.judge
         assert feed is not None and judge is not None
         step, length = self.chunk(), feed.order(turn).length if feed.picked is None else feed.picked.length
-        tasks = ((None, partial(feed.run, f, min(step, length - f), None, turn)) for f in range(start, length, step))
+        assert self.run_chunk is not None
+        tasks = ((None, partial(self.run_chunk, f, min(step, length - f), None, turn)) for f in range(start, length, step))
         takes = Takes(feed.segment)
         for _, chunk in self.threads.in_order(tasks):
             bad = judge.fatal(chunk, turn)
