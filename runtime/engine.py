@@ -19,11 +19,13 @@ from .feed import Chunk
 from .feedback import table_for
 from .frames import Row
 from .held import Gaps, Target
-from .inputs import keeps_all
+from .inputs import keeps_all, reachable
+from .layout import Layout
 from .order import FOREVER
 from .plan import Column, Plan
 from .ranks import Deal, Picks
 from .streams import Stats, Stream, Threads
+from .workers import Ring, Workers, calls_python
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 32, 1 << 18   # of rows put together one by one
 HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()), Column("_count", "i64", ()))
@@ -52,8 +54,11 @@ class Engine:
     """Runs `plan.above`. One run at a time."""
 
     def __init__(self, plan: Plan, threads: int, kernels: Mapping[str, Kernel], allow_extern: bool = False,
-                 deal: Deal | None = None):
-        """Opens the sources; raises DataError where one can't be read. `deal`: run only one rank's records."""
+                 deal: Deal | None = None, processes: bool = False):
+        """Opens the sources; raises DataError where one can't be read. `deal`: run only one rank's records.
+
+        `processes`: lines that call the user's Python run in processes of their own.
+        """
         self.plan, self.deal = plan, deal
         self.rows = (*plan.rows, *HIDDEN)
         self.table = table_for(plan)
@@ -65,10 +70,26 @@ class Engine:
         # What later segments hold back can't be told from a position: a resumed run counts rows instead.
         self.replays = self.stream.feed is None or bool(self.stream.later or self.stream.feed.segment.takes)
         self.in_place = whole and not self.replays
+        self.workers = self._workers(threads) if processes and allow_extern else None
         self.stream.row_bytes = sum(self.fixed.values()) or self.stream.row_bytes
+
+    def _workers(self, count: int) -> Workers | None:
+        feed, reached = self.stream.feed, self.plan.above[: reachable(self.plan.above)]
+        if feed is None or count < 2 or not calls_python(reached):
+            return None
+        workers = Workers(self.plan, feed, count, self.deal)
+        self.stream.run_chunk = workers.run
+        return workers
+
+    def use_ring(self, fd: int, layout: Layout, bases: Mapping[str, int]) -> None:
+        """Rows will be written into this ring, which isn't sealed yet. `bases`: column → where it is mapped here."""
+        if self.workers is not None:
+            self.workers.start(Ring(fd, layout, bases) if self.in_place else None)
 
     def close(self) -> None:
         self.threads.close()
+        if self.workers is not None:
+            self.workers.close()
 
     def length(self, epoch: int) -> int | None:
         """Rows in the epoch, None where only running tells."""
@@ -84,12 +105,15 @@ class Engine:
 
         Returns at the end of the epoch (after `end_epoch`) or when the sink stops. Raises DataError.
         """
+        weights = None
         if self.table is not None:
             weights = self.table.snapshot(epoch, start > 0 or skip > 0, lambda: bool(getattr(sink, "stopped", False)))
             if weights is None:
                 return
             self.stream.weigh(weights)
         self.stream.start_epoch(epoch)
+        if self.workers is not None:
+            self.workers.start_epoch(epoch, start, weights)
         self.stats.positions = self.stream.feed.length if self.stream.feed is not None else 0
         self.stats.bad_counts[epoch] = 0
         if self.deal is not None and self.stream.feed is not None:   # `ranks.check_own` has seen that there is one
@@ -108,11 +132,12 @@ class Engine:
 
     def _run_in_place(self, start: int, sink: Sink) -> None:
         feed, judge = self.stream.feed, self.stream.judge
-        assert feed is not None and judge is not None
+        run_chunk = self.stream.run_chunk
+        assert feed is not None and judge is not None and run_chunk is not None
 
         def task(first: int, count: int, room: Reservation) -> Chunk:
             targets = {n: Target(room.address[n], size) for n, size in self.fixed.items()}
-            chunk = feed.run(first, count, targets)
+            chunk = run_chunk(first, count, targets)
             _write_hidden(room, chunk)
             return chunk
 

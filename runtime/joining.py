@@ -65,8 +65,8 @@ def shared(plan: Plan, *, threads: int | None, as_: str, memory: int | str | Non
     welcome = stream.connect()
     try:
         checked_plan(welcome)
-        stream.own = lambda: Session(plan, layout, loaders.ENGINE, {"threads": count, "allow_extern": allow_extern}, "process",
-                                     writable=as_ == "torch")
+        stream.own = lambda: Session(plan, layout, loaders.ENGINE, {
+            "threads": count, "allow_extern": allow_extern, "processes": True}, "process", writable=as_ == "torch")
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=ranks, state=None, fields=None, threads=threads,
                        device=device)
     except BaseException:

@@ -111,7 +111,7 @@ class Loader:
         self._names = _chosen(plan, fields)
         self.batch_type = _batch_type(plan, self._names)
         self._memory = None if memory is None else parse_size(memory)
-        options = {"threads": self.threads, "allow_extern": allow_extern}
+        options = {"threads": self.threads, "allow_extern": allow_extern, "processes": workers == "process"}
         options |= self._group.options if self._group is not None else {}
         self._box: Session | Shared = stream if stream is not None else Session(
             plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=as_ == "torch")

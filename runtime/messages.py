@@ -230,7 +230,7 @@ class Channel:
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         data = msgspec.msgpack.encode(message)
-        if len(data) > LARGEST:
+        if len(data) > max(LARGEST, self.largest):
             raise ValueError(f"a message of {len(data):,} bytes is too large")
         data = len(data).to_bytes(4, "little") + data
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []

@@ -28,6 +28,7 @@ from .messages import Ask, Channel, Counts, Feedback, Gone, Open, Ready, Seek, S
 from .plan import Plan
 from .ranks import Deal
 from .ring import Run, Writer
+from .workers import calls_python
 
 LEAVE_SECONDS = 2.0                    # an engine has this long to stop before the process ends without it
 
@@ -89,6 +90,7 @@ class Producer:
         data, room, heap = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(3))
         self.fds += [data, room, heap]
         self.writer = Writer(request.layout, ring, room, heap)
+        use_ring(self.engine, self.writer, ring)
         seal(ring)
         self.writer.join(Consumer(control, data))
         self.channel.send(Ready(request.layout, length_of(self.engine)), (ring, data, room, heap))
@@ -211,8 +213,17 @@ def make_engine(name: str, plan: Plan, options: dict[str, Any]) -> Any:
     made = getattr(importlib.import_module(module), attribute)
     from .objects import load
 
-    dealt = {"deal": Deal(**options["deal"])} if options.get("deal") else {}   # for one rank
-    return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False), **dealt)
+    more: dict[str, Any] = {"deal": Deal(**options["deal"])} if options.get("deal") else {}   # for one rank
+    if options.get("processes") and calls_python(plan.above):
+        more["processes"] = True
+    return made(plan, options.get("threads", 1), load(plan.kernels), options.get("allow_extern", False), **more)
+
+
+def use_ring(engine: Any, writer: Writer, fd: int) -> None:
+    """An engine with processes of its own has them map the ring before it is sealed."""
+    prepare = getattr(engine, "use_ring", None)
+    if prepare is not None:
+        prepare(fd, writer.layout, {name: part.map.address for name, part in writer.parts.items()})
 
 
 def take_feedback(engine: Any, consumer: int, message: Feedback) -> None:

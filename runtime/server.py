@@ -28,7 +28,7 @@ from .memory import PAGE, check_received, create, seal
 from .messages import Ask, Attach, Channel, Counts, Feedback, Gone, Join, Joined, Look, Member, Nonsense, Report, Stop, Welcome
 from .plan import Plan
 from .ring import Run, Writer
-from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, weights_of
+from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, use_ring, weights_of
 
 VERSION = 1                            # of what is said over the socket
 LARGEST = 16 << 20                     # bytes of a message that a server takes
@@ -106,7 +106,8 @@ class Server:
         self.selector = selectors.DefaultSelector()
         self.name_lock = rendezvous.lock(settings.name)
         try:
-            self.engine = make_engine(settings.engine, plan, {"threads": settings.threads, "allow_extern": settings.allow_extern})
+            self.engine = make_engine(settings.engine, plan, {
+                "threads": settings.threads, "allow_extern": settings.allow_extern, "processes": True})
             self.length = length_of(self.engine)
             self.table = getattr(self.engine, "table", None)   # what consumers return
             if self.table is not None:
@@ -124,6 +125,7 @@ class Server:
         self.room_fd, self.heap_fd = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2))
         self.writer = Writer(self.layout, self.ring_fd, self.room_fd, self.heap_fd, self.settings.max_skew,
                              self.settings.patience, self._leaves, self.wake)
+        use_ring(self.engine, self.writer, self.ring_fd)
         seal(self.ring_fd)
 
     # -- life

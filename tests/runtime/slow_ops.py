@@ -1,0 +1,57 @@
+"""Functions for test_workers.py: slow, wrong and deadly ones."""
+import ctypes
+import os
+import time
+
+import numpy as np
+
+
+def holds(x):
+    """Holds the interpreter for 5 ms, without work, so that nothing that runs beside changes what is measured."""
+    ctypes.PyDLL(None).usleep(5000)
+    return np.int64(x)
+
+
+def tripled(x):
+    return np.int64(3 * x)
+
+
+def shaped(x):
+    return np.arange(int(x) % 5, dtype=np.float32) + np.float32(x)
+
+
+def named(x):
+    return f"record {int(x)}"
+
+
+def where(x):
+    return np.int64(os.getpid())
+
+
+def wrong_at_seven(x):
+    if int(x) == 7:
+        raise ValueError("seven")
+    return np.int64(x)
+
+
+def deadly_at_seven(x):
+    if int(x) == 7:
+        os._exit(3)
+    return np.int64(x)
+
+
+def deadly_once(x):
+    """The first process that comes to 7 ends."""
+    if int(x) == 7:
+        try:
+            os.close(os.open(os.environ["PIPEC_TEST_ONCE"], os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return np.int64(x)
+        os.kill(os.getpid(), 9)
+    return np.int64(x)
+
+
+def endless(x):
+    if int(x) == 7:
+        time.sleep(3600)
+    return np.int64(x)
