@@ -147,3 +147,13 @@ def test_processes_that_build_at_once(cache: Path) -> None:
         assert process.returncode == 0, errors.decode()
     assert len(list(cache.glob("*.o"))) == 6
     assert not [p for p in cache.iterdir() if p.name.startswith(".")]
+
+
+def test_sums_and_products_wrap():
+    """What is known of a sum's operands must not make LLVM assume that the sum stays inside i64: hashes pass it."""
+    from pipec.compiler.through_numba import module_text
+
+    text = ("def f(table, arena):\n    row = at_i64(table)\n    out = at_i64(row[0])\n    a = at_i64(row[1])\n"
+            "    v = mod(a[0], 24)\n    out[0] = (v - 7046029254386353131) * (-4658895280553007687)\n    return 0\n")
+    made = [line for line in module_text(text, "f").split("\n") if " mul " in line or " add " in line or " sub " in line]
+    assert made and not [line for line in made if "nsw" in line or "nuw" in line]
