@@ -311,8 +311,9 @@ class Stages:
         assert condition.node is not None
         attrs = {"code": code} if op == "check" else {}
         made = self.context.made(node(op, frame.stream, condition.node, type=frame.stream.type, **attrs), span)
-        facts = (frame.scope.facts or bounds.Facts()).given(condition.node)
-        frame.scope.facts = facts
+        facts = frame.scope.facts or bounds.Facts()
+        if not bounds.contradicts(condition.node, facts):   # from what is never true everything would follow
+            frame.scope.facts = facts.given(condition.node)
         return replace(frame, stream=made, conditions=[*frame.conditions, condition.node])
 
     def sized(self, frame: Frame) -> Frame:
