@@ -14,7 +14,7 @@ from functools import partial
 from ..dsl.problems import Span
 from ..dsl.types import BOOL
 from .graph import Moved, Node, inherit, node, number, rewrite, substitute, var, walk
-from .totality import HEAVY, Facts
+from .totality import EXPANDED, HEAVY, Facts, expands
 
 # An element with less work than this is computed again rather than stored and loaded.
 CHEAP = 12.0
@@ -190,6 +190,8 @@ class Work:
                     found = self.of(n.args[0])   # the element of a build of tensors
                 case "const" | "var" | "field" | "param" | "epoch" | "count" | "extent" | "part":
                     found = 0.0
+                case "call" if expands(n):
+                    found = EXPANDED + sum(map(self.of, n.args))
                 case "reduce" | "call" | "extern":
                     found = HEAVY
                 case "apply":

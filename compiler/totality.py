@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 
 from ..dsl.types import FLOATS, INT_RANGE, INTS
+from ..kernels.ops import OPERATORS
 from ..kernels.scalar import SCALARS
 from . import bounds
 from .graph import Node, var, walk
@@ -15,8 +16,14 @@ I64_LOW, I64_HIGH = INT_RANGE["i64"]
 Interval = tuple[float, float]
 EVERYTHING: Interval = (-math.inf, math.inf)
 HEAVY = 1000.0
+EXPANDED = 10.0   # an operator that is one expression
 # A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
 WORTH_A_BRANCH = 40.0
+
+
+def expands(n: Node) -> bool:
+    """Is this a call of an operator that is one expression."""
+    return n.op == "call" and OPERATORS[n["op"]].expand is not None
 
 
 class Facts:
@@ -55,6 +62,8 @@ class Facts:
             match n.op:
                 case "const" | "var" | "field" | "param" | "epoch" | "count" | "extent":
                     found = 0.0
+                case "call" if expands(n):
+                    found = EXPANDED + sum(map(self.cost, n.args))
                 case "reduce" | "build" | "call" | "extern":
                     found = HEAVY
                 case "apply":
@@ -85,6 +94,10 @@ class Facts:
                     found = condition | {t: None for t in a if t in b}
                 case "fill":
                     found = self.needed(n.args[0])
+                case "call" if expands(n):
+                    found = {}
+                    for a in n.args:
+                        found |= self.needed(a)
                 case "build" | "reduce" | "call" | "extern":
                     found = {}
                 case "apply" if n["fn"] in ("and", "or"):
@@ -132,6 +145,8 @@ class Facts:
                 return self.changes(n)
             case "draw":
                 return self.may_be_empty(n)
+            case "call":
+                return OPERATORS[n["op"]].digests and any(a.type.dtype in FLOATS for a in n.args)   # refused there
             case "reduce":
                 return n["kind"] in ("sum", "prod") and n.type.dtype in INTS and not self.fits(n)
         return False

@@ -37,7 +37,7 @@ from .loops import (
 )
 from .routines import applied
 from .split import split
-from .totality import WORTH_A_BRANCH, Facts
+from .totality import WORTH_A_BRANCH, Facts, expands
 
 # A value cheaper than this is written out again where it is used again.
 WORTH_KEEPING = 4.0
@@ -204,6 +204,8 @@ class Lowering:
         return Scalar(value, missing)
 
     def compute(self, n: Node) -> Scalar:
+        if expands(n) and self.slot(n) is None:
+            return Scalar(self.expanded(n))
         if n.op in ("field", "extern", "call", "part") or (n.op != "extent" and self.slot(n) is not None):
             return self.lying(n)
         match n.op:
@@ -258,7 +260,9 @@ class Lowering:
             return self.both(n)
         args = [self.expr(a) for a in n.args]
         scalar = SCALARS[n["fn"]]
-        if n.args[0].type.dtype in OBJECTS and n["fn"] not in ("eq", "ne"):
+        if n.args[0].type.dtype in OBJECTS and n["fn"] in ("eq", "ne"):
+            self.argument("data", "@alike", "i64")   # equal texts must have equal numbers here
+        elif n.args[0].type.dtype in OBJECTS:
             args = [self.rank(a) for a in args]
         dtype = meeting(scalar.operands, args)
         args = [a if a.dtype == dtype else recast(a, dtype) for a in args]
@@ -393,7 +397,7 @@ class Lowering:
     def write(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
         """Fill the part of `out` at indexes `before` with the tensor (or scalar) `n`."""
         self.met[n] = None
-        if n.type.is_scalar and n.op not in ("call", "part"):
+        if n.type.is_scalar and (n.op not in ("call", "part") or expands(n)):
             self.put(out, before, self.scalar(n))
         elif n.op == "build":
             self.write_build(n, out, before)
@@ -456,7 +460,14 @@ class Lowering:
         """An operator's own loops, writing into `out` (a tuple for several results)."""
         operator = ops.OPERATORS[n["op"]]
         assert operator.lower is not None
-        operator.lower(self.k, out, *[self.digest(a, n) if operator.digests else self.operand(a) for a in n.args])
+        operator.lower(self.k, out, *map(self.operand, n.args))
+
+    def expanded(self, n: Node) -> Expr:
+        """The number that an operator gives as an expression."""
+        operator = ops.OPERATORS[n["op"]]
+        assert operator.expand is not None
+        made: Expr = operator.expand(self.k, *[self.digest(a, n) if operator.digests else self.operand(a) for a in n.args])
+        return made
 
     def digest(self, a: Node, call: Node) -> Expr:
         """64 bits that stand for a text or an integer."""

@@ -1,7 +1,7 @@
 """Columns of Arrow tables as `Values`: a block of rows decoded to NumPy.
 
 Numbers keep their type; decimals become f64, correctly rounded; times become i64 microseconds (UTC; of the day where they
-have no date), rounded down. What lies under a null is never read.
+have no date), rounded down. What lies under a null may be anything, and is never read.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .arrowtypes import is_list
 from .columns import MISSING, RANGE, SHAPE, UNLIKE, Values, Wanted
+from .words import coded, raw, valid
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -20,7 +21,13 @@ Bools = NDArray[np.bool_]
 
 def values_of(column: Any, steps: Sequence[str], w: Wanted) -> Values:
     """A column of a table (chunks of it) as values of the schema's type. Raises ValueError where it is damaged."""
-    array, rest = storage(one(column)), list(steps)
+    joined = one(column)
+    texts = None if steps or not of_texts(joined.type, w) else coded(joined)
+    if texts is not None:
+        words, codes = texts
+        wrong = np.where(codes < 0, np.uint8(MISSING), np.uint8(0)) if not w.missing and joined.null_count else None
+        return Values(w, None, None, wrong, words=words, codes=codes, bytes=codes.nbytes + words.array.nbytes)
+    array, rest = storage(joined), list(steps)
     lists = Lists(len(array), w)
     while is_list(array.type) or rest:
         if is_list(array.type):
@@ -48,6 +55,15 @@ def values_of(column: Any, steps: Sequence[str], w: Wanted) -> Values:
                       bytes=flat.nbytes * 2)
     flat, gone = lists.dense(flat, gone)
     return Values(w, flat, gone if w.missing else None, lists.found, sizes=lists.sizes, bytes=flat.nbytes + gone.nbytes)
+
+
+def of_texts(type: Any, w: Wanted) -> bool:
+    """Is it a column of texts, one in each row, that the schema has as text."""
+    import pyarrow as pa
+
+    t = pa.types
+    value = type.value_type if t.is_dictionary(type) else type
+    return w.word in ("text", "path") and not w.element and (t.is_string(value) or t.is_large_string(value))
 
 
 def one(column: Any) -> Any:
@@ -150,6 +166,8 @@ class Lists:
 def nulls(array: Any) -> Bools:
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
+    if array.buffers()[0] is not None:
+        return ~valid(array)
     found: Bools = array.is_null().to_numpy(zero_copy_only=False)
     return found
 
@@ -172,7 +190,10 @@ def numbers(array: Any, w: Wanted) -> tuple[NDArray[Any], Bools | None]:
         return decimals(array), None
     if t.is_timestamp(array.type) or t.is_time(array.type) or t.is_duration(array.type) or t.is_date(array.type):
         return times(array)
-    found = plain(array, np.float16(0) if t.is_float16(array.type) else False if t.is_boolean(array.type) else 0)
+    if t.is_integer(array.type) or t.is_floating(array.type):
+        found = raw(array, np.dtype(array.type.to_pandas_dtype()))
+    else:
+        found = plain(array, False if t.is_boolean(array.type) else 0)
     if found.dtype != w.dtype:
         raise ValueError(f"it holds {array.type}, not {w.word}")
     return found, None
@@ -219,7 +240,7 @@ def _objects(array: Any) -> Callable[[int, int], list[Any]]:
     return between
 
 
-def _taken(array: Any, w: Wanted) -> Callable[[Ints], Any]:
+def _taken(array: Any, w: Wanted) -> Callable[[Ints | slice], Any]:
     """Elements at any places as an array of objects; None where they must be looked at one by one."""
     import pyarrow as pa
 
@@ -227,12 +248,12 @@ def _taken(array: Any, w: Wanted) -> Callable[[Ints], Any]:
     text = t.is_string(array.type) or t.is_large_string(array.type)
     known = text if w.word != "bytes" else t.is_binary(array.type) or t.is_large_binary(array.type)
 
-    def at(rows: Ints) -> Any:
+    def at(rows: Ints | slice) -> Any:
         if not known:
             return None
         try:
-            if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (np.diff(rows) == 1).all():
-                return array.slice(int(rows[0]), len(rows)).to_numpy(zero_copy_only=False)
+            if isinstance(rows, slice):
+                return array.slice(rows.start, rows.stop - rows.start).to_numpy(zero_copy_only=False)
             return array.take(pa.array(rows)).to_numpy(zero_copy_only=False)
         except (UnicodeDecodeError, pa.ArrowException):
             return None

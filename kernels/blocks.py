@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Many, Values, Wanted, joined, stack_values
+from .columns import Many, Values, Wanted, stack_values, unite
 from .ops import BadRecord
 from .sources import FILE_SHIFT, SourceError, row_ids
 from .storage import Files
+from .words import Coded, merged, united
 
 Ints = NDArray[np.int64]
 KEPT = 256 << 20        # bytes of decoded blocks; at least one is kept
@@ -24,6 +25,8 @@ Block = dict[str, list[Values]]   # for each field, the values of its columns
 
 class BlockSource:
     """Rows of all blocks of all files. A kind says what its files hold (`open`) and decodes a block (`decode`)."""
+
+    most = KEPT   # bytes of blocks that are kept where memory is short
 
     def __init__(self, paths: list[str], columns: list[Wanted]):
         self.paths, self.wanted, self.files = paths, columns, Files(paths)
@@ -90,7 +93,8 @@ class BlockSource:
             return BadRecord("E0801", self.faults[file])
         try:
             columns = self.decode(file, block)
-            return {w.field: joined(columns[w.field], w) for w in self.wanted}
+            unite([v for values in columns.values() for v in values])
+            return columns
         except SourceError:   # a server that can't be reached
             raise
         except Exception as error:   # a library may raise anything about damaged data
@@ -102,7 +106,7 @@ class BlockSource:
             self.kept[number] = block
             self.sizes[number] = size
             self.busy.pop(number, None)
-            while len(self.kept) > 1 and sum(self.sizes.values()) > KEPT:
+            while len(self.kept) > 1 and sum(self.sizes.values()) > min(KEPT, self.most):
                 oldest, _ = self.kept.popitem(last=False)
                 del self.sizes[oldest]
 
@@ -129,17 +133,17 @@ class BlockSource:
         bad: dict[int, BadRecord] = {}
         pieces: dict[str, list[tuple[Ints, Any]]] = {w.field: [] for w in self.wanted}
         numbers = np.searchsorted(self.begins, indexes, side="right") - 1
-        for number in dict.fromkeys(numbers.tolist()):
+        for number in numbers[:1].tolist() if (numbers == numbers[:1]).all() else np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
             try:
                 block = self.block(number)
             except BadRecord as problem:
                 bad.update(dict.fromkeys(places.tolist(), problem))
                 continue
-            rows = indexes[places] - self.begins[number]
+            rows = _rows(indexes[places] - self.begins[number])
             for w in self.wanted:
                 pieces[w.field].append((places, _gathered(block[w.field], w, rows, places, bad)))
-        return {f: _together(parts, len(indexes)) for f, parts in pieces.items()}, bad
+        return _over_the_same({f: _together(parts, len(indexes)) for f, parts in pieces.items()}), bad
 
     def ids(self, indexes: Ints) -> NDArray[np.uint64]:
         return row_ids(self.starts, indexes)
@@ -156,16 +160,30 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
-def _gathered(columns: list[Values], w: Wanted, rows: Ints, places: Ints, bad: dict[int, BadRecord]) -> Any:
+def _rows(rows: Ints) -> Ints | slice:
+    """Rows one after the other as a slice, which needs no copy."""
+    first, count = int(rows[0]), len(rows)
+    return slice(first, first + count) if int(rows[-1]) - first == count - 1 and (np.diff(rows) == 1).all() else rows
+
+
+def _gathered(columns: list[Values], w: Wanted, rows: Ints | slice, places: Ints, bad: dict[int, BadRecord]) -> Any:
     """Rows of one field: an array where they have one size, else a list; notes what is bad by place."""
+    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     for v in columns:
         if v.bad is not None:
-            for place, row in zip(places[v.bad[rows] != 0].tolist(), rows[v.bad[rows] != 0].tolist()):
+            wrong = v.bad[rows] != 0
+            for place, row in zip(places[wrong].tolist(), numbers[wrong].tolist()):
                 bad.setdefault(place, v.problem(row))
     found = [v.many(rows) for v in columns]
-    if any(f is None for f in found):
-        out: list[Any] = [None] * len(rows)
-        for k, row in enumerate(rows.tolist()):
+    if len(found) == 1 and found[0] is not None:
+        return found[0]
+    texts = [f for f in found if isinstance(f, Coded)]
+    if len(texts) == len(found):
+        return Coded(texts[0].words, np.stack([t.codes for t in texts], axis=1), w.missing)
+    parts = [f for f in found if isinstance(f, Many)]
+    if len(parts) < len(found):
+        out: list[Any] = [None] * len(numbers)
+        for k, row in enumerate(numbers.tolist()):
             if int(places[k]) in bad:
                 continue
             try:
@@ -174,20 +192,20 @@ def _gathered(columns: list[Values], w: Wanted, rows: Ints, places: Ints, bad: d
             except BadRecord as problem:
                 bad[int(places[k])] = problem
         return out
-    if len(found) == 1:
-        return found[0]
-    parts = [f for f in found if f is not None]
     mask = np.stack([f.mask for f in parts if f.mask is not None], axis=1) if w.missing else None
     return Many(np.stack([f.values for f in parts], axis=1), mask)
 
 
 def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
     """The rows of several blocks in the order in which they were asked for: one array, or a list."""
+    whole = sum(len(places) for places, _ in parts) == count
+    if parts and whole and all(isinstance(p, Coded) for _, p in parts):
+        return parts[0][1] if len(parts) == 1 else merged(parts, count)
     alike = all(isinstance(p, Many) and p.values.shape[1:] == parts[0][1].values.shape[1:] for _, p in parts)
-    if not parts or not alike or sum(len(places) for places, _ in parts) < count:
+    if not parts or not alike or not whole:
         out: list[Any] = [None] * count
         for places, values in parts:
-            for place, value in zip(places.tolist(), values.array if isinstance(values, Many) else values):
+            for place, value in zip(places.tolist(), values.array if isinstance(values, Many | Coded) else values):
                 out[place] = None if value is np.ma.masked else value
         return out
     if len(parts) == 1:
@@ -195,3 +213,12 @@ def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
     back = np.argsort(np.concatenate([p for p, _ in parts]), kind="stable")
     masks = [m.mask for _, m in parts if m.mask is not None]
     return Many(np.concatenate([m.values for _, m in parts])[back], np.concatenate(masks)[back] if masks else None).array
+
+
+def _over_the_same(fields: dict[str, Any]) -> dict[str, Any]:
+    """Texts of all fields over the same words."""
+    texts = {f: c for f, c in fields.items() if isinstance(c, Coded)}
+    if len({id(c.words) for c in texts.values()}) > 1:
+        words, codes = united([(c.words, c.codes) for c in texts.values()])
+        fields |= {f: Coded(words, own, c.gaps) for (f, c), own in zip(texts.items(), codes)}
+    return fields

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .ops import BadRecord
 from .sources import Column, SourceError, numpy_name
+from .words import Coded, Words, united
 
 Ints = NDArray[np.int64]
 TEXTS = ("bytes", "text", "path")
@@ -94,14 +95,19 @@ class Values:
     starts: Ints | None = None
     sizes: Ints | None = None
     objects: Callable[[int, int], list[Any]] | None = None
-    taken: Callable[[Ints], Any] | None = None
+    taken: Callable[[Ints | slice], Any] | None = None
     gone: NDArray[np.bool_] | None = None
+    words: Words | None = None        # with `codes`: texts as places in them, -1 where missing
+    codes: NDArray[np.int32] | None = None
     bytes: int = 0
 
     def at(self, r: int) -> Any:
         """Row r as the language's value; raises BadRecord."""
         if self.bad is not None and self.bad[r]:
             raise self.problem(r)
+        if self.words is not None and self.codes is not None:
+            value = Coded(self.words, self.codes[r], self.column.missing).array
+            return value if self.column.element else None if self.codes[r] < 0 else value[()]
         if self.objects is not None:
             return self._texts(r, self.objects)
         assert self.flat is not None
@@ -156,8 +162,10 @@ class Values:
         assert self.sizes is not None
         return f"{name} has shape {[int(s) for s in self.sizes[r]]}, the schema says {self.column.text}"
 
-    def many(self, rows: Ints) -> Many | None:
+    def many(self, rows: Ints | slice) -> Many | Coded | None:
         """Rows as one array; None where they have no one size. Bad rows: anything."""
+        if self.words is not None and self.codes is not None:
+            return Coded(self.words, self.codes[rows], self.column.missing)
         if self.taken is not None:
             texts = self.taken(rows)
             return None if texts is None else Many(*_filled(texts, self.column))
@@ -178,16 +186,13 @@ class Many:
         return self.values if self.mask is None else np.ma.MaskedArray(self.values, self.mask)
 
 
-def joined(columns: list[Values], w: Wanted) -> list[Values]:
-    """Stacked columns of numbers as one, where every row has the schema's size; else as they are."""
-    if len(columns) == 1 or any(v.flat is None or v.starts is not None for v in columns) \
-            or any(v.bad is not None and (v.bad == SHAPE).any() for v in columns):
-        return columns
-    flat = np.stack([v.flat for v in columns if v.flat is not None], axis=1)
-    mask = np.stack([v.mask for v in columns if v.mask is not None], axis=1) if w.missing else None
-    wrong = [v.bad for v in columns if v.bad is not None]
-    bad = np.maximum.reduce(wrong) if wrong else None
-    return [Values(replace(w, names=w.names[:1]), flat, mask, bad, bytes=sum(v.bytes for v in columns))]
+def unite(columns: list[Values]) -> None:
+    """Give the text columns of a block the same words."""
+    texts = [v for v in columns if v.words is not None and v.codes is not None]
+    if len(texts) > 1:
+        words, codes = united([(v.words, v.codes) for v in texts if v.words is not None and v.codes is not None])
+        for v, own in zip(texts, codes):
+            v.words, v.codes = words, own
 
 
 def text_array(values: Any, size: tuple[int, ...], column: Wanted) -> Any:

@@ -40,7 +40,8 @@ class Operator:
     `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
     and greatest value of the result where that is known. `examples` are ((args…), result) pairs. `least_sizes`
     tells sizes of the result that are never 0: {(part, axis): 1}, with part "" where there is one result.
-    With `digests`, `lower` gets 64 bits (`table.digest`, as i64) in place of each text.
+    An operator with a number as result may give `expand(k, *args)` in place of `lower`: the number as an expression.
+    With `digests`, they get 64 bits (`table.digest`, as i64) in place of each text.
     `stop(*dims)` gives what every value of an integer result stays below, out of the args' dims (numbers or symbols).
     """
 
@@ -56,6 +57,7 @@ class Operator:
     least_sizes: Any = field(default_factory=dict, compare=False)
     stop: Callable[..., Any] | None = None
     digests: bool = False
+    expand: Callable[..., Any] | None = None
 
 
 class Registry(dict[str, Operator]):
@@ -83,9 +85,9 @@ def op(head: str) -> Callable[[type], Operator]:
         members = vars(cls)
         if name in OPERATORS:
             raise ValueError(f"operator {name} is defined twice")
-        if ("lower" in members) == ("cpu" in members):
-            raise ValueError(f"operator {name} needs either lower or cpu")
-        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges", "stop")}
+        if sum(k in members for k in ("lower", "cpu", "expand")) != 1:
+            raise ValueError(f"operator {name} needs either lower, expand or cpu")
+        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges", "stop", "expand")}
         OPERATORS[name] = Operator(
             name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())),
             least_sizes=dict(members.get("least_sizes", {})), digests=bool(members.get("digests", False)), **optional

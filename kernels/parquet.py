@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .arrowcolumns import values_of
+from .arrowcolumns import of_texts, values_of
 from .arrowtypes import library, resolve
 from .blocks import Block, BlockSource
 from .columns import wanted
@@ -27,6 +27,7 @@ class ParquetSource(BlockSource):
         # Each holds for every row that is wanted.
         self.conditions: tuple[Condition, ...] = tuple(tuple(c) for c in options.get("where", ()))
         self.skipped: set[tuple[int, int]] = set()                # row groups that were not read since none of their rows is
+        self.texts: dict[int, list[str]] = {}                     # columns of texts, which are read as dictionaries
         super().__init__(expand(paths), [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
@@ -36,6 +37,8 @@ class ParquetSource(BlockSource):
             self.steps[file] = [[resolve(path, schema, names, w) for names in w.names] for w in self.wanted]
             stored = [reader.schema.column(i).path for i in range(len(reader.schema))]
             self.leaves[file] = [p for p in stored if any(_leads(p, s) for steps in self.steps[file] for s in steps)]
+            self.texts[file] = [s[0] for w, steps in zip(self.wanted, self.steps[file]) for s in steps
+                                if len(s) == 1 and of_texts(schema.field(s[0]).type, w)]
             return [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
 
     def _reader(self, file: int, metadata: Any) -> Any:
@@ -43,7 +46,7 @@ class ParquetSource(BlockSource):
 
         far = file in self.files.far
         return pq.ParquetFile(self.files.open(file) if far else self.paths[file], metadata=metadata, pre_buffer=far,
-                              coerce_int96_timestamp_unit="us")
+                              read_dictionary=self.texts.get(file), coerce_int96_timestamp_unit="us")
 
     def decode(self, file: int, block: int) -> Block:
         rows = self.metadata[file].row_group(block).num_rows

@@ -269,8 +269,8 @@ class hash_:
     def ref(value: Any, salt: int) -> Any:
         return _hash(digest(value), salt)
 
-    def lower(k: Any, out: Any, value: Any, salt: Any) -> None:
-        k.store(out, (), _salted(k, k.cast(value, "i64"), salt))
+    def expand(k: Any, value: Any, salt: Any) -> Any:
+        return _salted(k, k.cast(value, "i64"), salt)
 
     def ranges(value: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)
@@ -290,9 +290,8 @@ class cross:
     def ref(a: Any, b: Any, salt: int) -> Any:
         return _hash(digest(a), int(_hash(digest(b), salt)))
 
-    def lower(k: Any, out: Any, a: Any, b: Any, salt: Any) -> None:
-        second = k.let(_salted(k, k.cast(b, "i64"), salt))
-        k.store(out, (), _salted(k, k.cast(a, "i64"), second))
+    def expand(k: Any, a: Any, b: Any, salt: Any) -> Any:
+        return _salted(k, k.cast(a, "i64"), k.let(_salted(k, k.cast(b, "i64"), salt)))
 
     def ranges(a: Any, b: Any, salt: Any) -> Any:
         return (0, 2**63 - 1)

@@ -142,8 +142,10 @@ class FromSource:
                 _unreadable(frames, r, problem)
             for name, slot in fields.items():
                 value = found[name]
-                give = runner.give_texts if isinstance(value, Coded) else runner.give if isinstance(value, list) else runner.give_array
-                give(frames, slot, value)
+                if isinstance(value, Coded):
+                    runner.give_texts(frames, slot, value)
+                else:
+                    (runner.give if isinstance(value, list) else runner.give_array)(frames, slot, value)
             return frames
         read: list[dict[str, Any]] = []
         for r, index in enumerate(indexes):

@@ -29,7 +29,8 @@ from .schedule import chosen
 from .segments import Later, Takes
 
 DRAWN = 1024      # choices of a mix drawn at once
-BYTES = 1 << 20   # that one task writes, about
+BYTES = 1 << 21   # that one task writes, about
+MOST_AT_ONCE = 8192   # positions of one task
 
 
 @dataclass
@@ -174,7 +175,7 @@ class Stream:
     def chunk(self) -> int:
         """Positions per task: few where records are heavy, many where only a kernel runs."""
         assert self.feed is not None
-        return 8 if self.feed.heavy else int(np.clip(BYTES // max(1, self.row_bytes), 1, 256))
+        return 8 if self.feed.heavy else int(np.clip(BYTES // max(1, self.row_bytes), 1, MOST_AT_ONCE))
 
     def rows(self, start: int = 0, turn: int = 0) -> Iterator[Row]:
         """The epoch's rows from position `start` on. `turn`: how often a `mix` or `zip` has begun them again."""

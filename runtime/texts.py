@@ -1,17 +1,21 @@
 """Texts and bytes as kernels see them: a number for each different value of a chunk, equal where the values are."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.table import digests
+from ..kernels.words import Words
 
 
 class Numbered:
-    """Values and their numbers. Those of the program's constants stay, the others are forgotten with their chunk."""
+    """Values and their numbers. Those of the program's constants stay, the others are forgotten with their chunk.
+
+    A block's `Words` may have numbers together, behind the constants: none of its texts is made before it is asked for.
+    """
 
     def __init__(self) -> None:
         self.values: list[Any] = [None]
@@ -19,6 +23,7 @@ class Numbered:
         self.kept = 1
         self.bits = np.zeros(0, np.uint64)
         self.order = np.zeros(0, np.int64)
+        self.words: Words | None = None
 
     def keep(self) -> None:
         """What has a number now keeps it."""
@@ -30,14 +35,41 @@ class Numbered:
         del self.values[self.kept :]
         self.bits = self.bits[: self.kept]
         self.order = np.zeros(0, np.int64)
+        self.words = None
+
+    @property
+    def many(self) -> int:
+        """How many numbers the words have."""
+        return 0 if self.words is None else len(self.words)
+
+    def attach(self, words: Words, alike: bool) -> NDArray[np.int64] | bool | None:
+        """Give the words numbers from `kept` on. False where other values have come before.
+
+        With `alike`, equal texts have equal numbers: then a table says the number of each word, and 0 behind them for what
+        is missing.
+        """
+        if (self.words is not None and self.words is not words) or (self.words is None and len(self.values) > self.kept):
+            return False
+        self.words = words
+        return words.once(("numbers", *self.values), lambda: self._numbers(words)) if alike else None
+
+    def _numbers(self, words: Words) -> NDArray[np.int64]:
+        table = np.append(words.alike() + self.kept, 0)
+        for number, value in enumerate(self.values[: self.kept]):
+            place = words.found(value) if isinstance(value, str) else -1
+            if place >= 0:
+                table[table == self.kept + place] = number
+        return table
 
     def number(self, value: Any) -> int:
         """The value's number; None, where it is missing, has 0."""
         if not isinstance(value, str | bytes | None):
             value = bytes(value) if isinstance(value, bytearray | memoryview) else str(value)
         found = self.numbers.get(value)
+        if found is None and self.words is not None and isinstance(value, str) and (place := self.words.find(value)) >= 0:
+            return self.kept + place
         if found is None:
-            found = self.numbers[value] = len(self.values)
+            found = self.numbers[value] = len(self.values) + self.many
             self.values.append(value)
         return found
 
@@ -47,9 +79,16 @@ class Numbered:
     def array(self, cells: NDArray[np.int64]) -> Any:
         """The values with these numbers: an array of objects, or the value alone."""
         if cells.ndim == 0:
-            return self.values[int(cells)]
-        out = np.empty(cells.shape, object)
-        out.reshape(-1)[:] = [self.values[i] for i in cells.reshape(-1).tolist()]
+            return self.array(cells.reshape(1))[0]
+        out, flat = np.empty(cells.shape, object), cells.reshape(-1)
+        if self.words is None:
+            out.reshape(-1)[:] = [self.values[i] for i in flat.tolist()]
+            return out
+        places, many = flat - self.kept, self.many
+        inside = (places >= 0) & (places < many)
+        out.reshape(-1)[inside] = self.words.taken(places[inside])
+        others = flat[~inside]
+        out.reshape(-1)[~inside] = [self.values[i] for i in np.where(others < self.kept, others, others - many).tolist()]
         return out
 
     def digests(self) -> NDArray[np.uint64]:
@@ -60,17 +99,38 @@ class Numbered:
                        for v in self.values[have:]]
             ends = np.cumsum([0, *map(len, encoded)])
             self.bits = np.concatenate([self.bits, digests(np.frombuffer(b"".join(encoded), np.uint8), ends)])
-        return self.bits
+        words = self.words
+        if words is None:
+            return self.bits
+        bits: NDArray[np.uint64] = words.once(("digests", *self.values[: self.kept]),
+                                              lambda: np.concatenate([self.bits[: self.kept], words.digests()]))
+        return bits if len(self.bits) == self.kept else np.concatenate([bits, self.bits[self.kept :]])
 
     def places(self) -> NDArray[np.int64]:
         """For each number the place of its value among all of them in order (texts by code points, bytes as they are)."""
-        if len(self.order) != len(self.values):
-            def key(i: int) -> tuple[int, Any]:
-                return (isinstance(self.values[i], bytes), self.values[i])
+        count = len(self.values) + self.many
+        if len(self.order) != count:
+            values = self.values if self.words is None else self.array(np.arange(count)).tolist()
 
-            self.order = np.zeros(len(self.values), np.int64)
-            self.order[sorted(range(1, len(self.values)), key=key)] = np.arange(1, len(self.values))
+            def key(i: int) -> tuple[int, Any]:
+                return (isinstance(values[i], bytes), values[i])
+
+            self.order = np.zeros(count, np.int64)
+            self.order[sorted(range(1, count), key=key)] = np.arange(1, count)
         return self.order
+
+
+class Asked(Sequence[Any]):
+    """Each frame's texts, made where they are asked for; `cells` are their numbers, of all frames."""
+
+    def __init__(self, texts: Numbered, cells: NDArray[np.int64]):
+        self.texts, self.cells = texts, cells
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, r: Any) -> Any:
+        return self.texts.array(np.asarray(self.cells[r]))
 
 
 def objects(value: Any) -> NDArray[Any]:

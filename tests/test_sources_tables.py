@@ -11,6 +11,7 @@ import pytest
 from pipec.kernels import blocks, rows
 from pipec.kernels.ops import BadRecord
 from pipec.kernels.sources import KINDS, SourceError, open_source
+from pipec.kernels.words import Coded
 from running import assert_compiled_is_interpreted
 
 pa = pytest.importorskip("pyarrow")
@@ -55,6 +56,7 @@ def all_of(source):
     if hasattr(source, "read_many"):
         for order in (np.arange(len(source)), np.random.default_rng(3).permutation(len(source))):
             fields, bad = source.read_many(order)
+            fields = {f: v.array if isinstance(v, Coded) else v for f, v in fields.items()}
             for place, index in enumerate(order.tolist()):
                 if isinstance(out[index], str):
                     assert bad[place].reason == out[index]
