@@ -18,6 +18,7 @@ from .errors import DataError
 from .plan import DeviceKernel
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")   # the reference's bits
+KERNEL = "\n// --- kernel ---\n"
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
 
 
@@ -44,6 +45,16 @@ class Point:
 
     def wait(self) -> None:
         self.event.synchronize()
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A stream that another library made."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
 
 
 class Cuda:
@@ -73,8 +84,13 @@ class Cuda:
             if self.torch is None:
                 yield
                 return
-            with self.cupy.cuda.ExternalStream(self.torch.cuda.current_stream(self.number).cuda_stream, self.number):
+            with self._shared_stream(self.torch.cuda.current_stream(self.number).cuda_stream):
                 yield
+
+    def _shared_stream(self, pointer: int) -> Any:
+        """torch's stream as CuPy's."""
+        made = getattr(self.cupy.cuda.Stream, "from_external", None)   # since CuPy 14
+        return self.cupy.cuda.ExternalStream(pointer, self.number) if made is None else made(Foreign(pointer))
 
     @property
     def stream(self) -> Any:
@@ -134,7 +150,7 @@ class Cuda:
 
 def device_text(kernel: DeviceKernel) -> str:
     """A kernel's text with the names that it uses before it."""
-    return (Path(__file__).parent.parent / "kernels" / "cuda.h").read_text(encoding="utf-8") + "\n" + kernel.text
+    return (Path(__file__).parent.parent / "kernels" / "cuda.h").read_text(encoding="utf-8") + KERNEL + kernel.text
 
 
 def _cupy() -> Any:

@@ -25,6 +25,7 @@ from pipec.dsl.types import I64, Type
 from pipec.kernels.ops import OPERATORS
 from pipec.kernels.scalar import SCALARS
 from pipec.runtime import objects
+from pipec.runtime.cuda import OPTIONS, device_text
 from pipec.runtime.loader import Loader
 from pipec.runtime.plan import KernelText
 from programs import programs, write_data
@@ -153,6 +154,15 @@ def test_nvcc_takes_kernels(tmp_path):
     ptx = (tmp_path / "all.ptx").read_text()
     assert len(set(re.findall(r"\.entry (\w+)\(", ptx))) == sum(len(k.launches) for k in kernels)
     assert not re.search(r"\bfma\.", re.sub(r"(?s)\.func .*?^}", "", ptx, flags=re.M))   # in kernels of our own
+
+
+def test_nvrtc_takes_a_kernel():
+    """With the options that a run gives it."""
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
+    text = device_text(device_kernel(kernel(KERNELS["arithmetic"])))
+    program = nvrtc.createProgram(text, "k.cu", (), ())
+    nvrtc.compileProgram(program, ("--gpu-architecture=compute_80", *OPTIONS))
+    assert ".entry small(" in nvrtc.getPTX(program).decode()
 
 
 def collect(made, kernels):

@@ -1,6 +1,9 @@
 """What runs below `share()` on a device equals what runs on the CPU, on a device made of host memory and real CUDA texts."""
 from __future__ import annotations
 
+import sys
+
+import fake_cupy
 import numpy as np
 import pytest
 from cuda_host import needs_compiler
@@ -135,6 +138,26 @@ def test_left_early_and_resumed(compiled):
     with on(device, plan) as loader:
         loader.load_state_dict(state)
         assert_same([read(b) for b in loader], every[2:])
+
+
+@pytest.mark.parametrize("name", ["all dtypes", "mixed", "a size that the data tells", "padded"])
+def test_through_cupy(compiled, monkeypatch, name):
+    """The calls that are made of CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    plan = compiled[0][name]
+    with Loader(plan, as_="numpy", workers="threads", threads=1) as loader:
+        expected = [fields_of(b) for b in loader]
+    with Loader(plan, as_="cupy", device="cuda:0", workers="threads", threads=1) as loader:
+        batches = [{n: v.get() if isinstance(v, fake_cupy.ndarray) else kept(v) for n, v in b._asdict().items()} for b in loader]
+    for batch in batches:
+        for field, value in batch.items():   # CuPy has no bf16
+            batch[field] = value.view(expected[0][field].dtype)
+    assert_same(batches, expected)
+    with pytest.raises(DataError, match="there is no GPU number 3"):
+        Loader(plan, as_="cupy", device="cuda:3", workers="threads", threads=1)
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy(0))
+    with pytest.raises(DataError, match="the driver finds none"):
+        Loader(plan, as_="cupy", workers="threads", threads=1)
 
 
 def test_no_device_says_so(compiled):
