@@ -1,5 +1,7 @@
 """One loader in a process of its own: `python -m benchmarks.measure WORKLOAD PEER THREADS SECONDS` prints JSON.
 
+With PEER alone it exits with 0 where that peer is installed.
+
 Time to the first batch counts from before the loader is imported. CPU seconds are those of the whole process tree,
 PSS its largest sum (shared pages counted once).
 """
@@ -82,4 +84,8 @@ def _pss(process: object) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        from .peers import there
+
+        sys.exit(not there(sys.argv[1]))
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -1,100 +1,35 @@
-"""The loaders that are compared: `PEERS[name](workload, threads)` gives `epoch(i)`, an iterable of batches.
+"""The loaders that are compared: `PEERS[workload][name](workload, threads)` gives `epoch(i)`, an iterable of batches.
 
-Every peer reads the same files, draws the same kind of boxes and delivers the same shapes and dtypes. The OpenCV
-loader doesn't antialias (OpenCV's bilinear resize doesn't); the others do.
+Every peer reads the same data, draws the same kind of boxes and delivers the same shapes and dtypes; what differs is said
+in `DIFFERS`. A module beside this one that defines PEERS, BATCH, MODULE and PREPARE by workload is found by being in `MORE`.
 """
 from __future__ import annotations
 
-import math
+import importlib
+import importlib.util
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import data
+from . import data, image_peers
+from .image_peers import DIFFERS, Epochs
 
 HERE = Path(__file__).parent
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN, CIFAR_STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-BATCH = {"W1": 128, "W1u8": 128, "W4": 512}
-Epochs = Callable[[int], Iterable[Any]]
+MORE = ("token_peers", "table_peers", "audio_peers")
 
 
 def ours(workload: str, threads: int) -> Epochs:
     import pipec
 
-    root = str(data.FOLDER if workload == "W4" else data.FOLDER / "tar")
+    root = str(data.FOLDER / "tar" if workload in image_peers.BATCH else data.FOLDER)
     loader = pipec.open(str(HERE / f"{workload}.pipe"), threads=threads, root=root)
 
     def epoch(_: int) -> Iterable[Any]:
         return iter(loader)
 
     return epoch
-
-
-def random_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """torchvision's RandomResizedCrop.get_params: (top, left, height, width)."""
-    for _ in range(10):
-        area = height * width * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return random.randint(0, height - h), random.randint(0, width - w), h, w
-    side = min(height, width)
-    return (height - side) // 2, (width - side) // 2, side, side
-
-
-def _torch_images(workload: str, threads: int, crop: Callable[[str], Any]) -> Epochs:
-    """A torch DataLoader over the JPEG files; `crop` gives a u8 H×W×3 array or image."""
-    import numpy as np
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    torch.set_num_threads(1)
-    files = sorted(str(p) for p in (data.FOLDER / "jpeg").glob("*/*.jpg"))
-    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-
-    class Photos(Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return len(files)
-
-        def __getitem__(self, i: int) -> Any:
-            pixels = np.asarray(crop(files[i]))
-            if random.random() < 0.5:
-                pixels = pixels[:, ::-1]
-            pixels = np.ascontiguousarray(pixels)
-            label = int(Path(files[i]).parent.name[5:])
-            if workload == "W1u8":
-                return torch.from_numpy(pixels), label
-            image = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255)
-            return image.sub_(mean).div_(std), label
-
-    loader = DataLoader(Photos(), batch_size=BATCH[workload], shuffle=True, num_workers=threads, persistent_workers=True)
-    return lambda _: loader
-
-
-def torch_pillow(workload: str, threads: int) -> Epochs:
-    from PIL import Image
-
-    def crop(path: str) -> Any:
-        image = Image.open(path).convert("RGB")
-        top, left, h, w = random_box(image.height, image.width)
-        return image.crop((left, top, left + w, top + h)).resize((224, 224), Image.Resampling.BILINEAR)
-
-    return _torch_images(workload, threads, crop)
-
-
-def torch_opencv(workload: str, threads: int) -> Epochs:
-    import cv2
-
-    cv2.setNumThreads(0)
-
-    def crop(path: str) -> Any:
-        image = cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-        top, left, h, w = random_box(*image.shape[:2])
-        return cv2.resize(image[top : top + h, left : left + w], (224, 224), interpolation=cv2.INTER_LINEAR)
-
-    return _torch_images(workload, threads, crop)
 
 
 def torch_batched(workload: str, threads: int) -> Epochs:
@@ -157,8 +92,25 @@ def torch_records(workload: str, threads: int) -> Epochs:
     return lambda _: loader
 
 
+BATCH: dict[str, int] = {**image_peers.BATCH, "W4": 512}
+PREPARE: dict[str, Callable[[], Any]] = {
+    "W1": data.images, "W1u8": data.images, "W2": data.images, "W3": data.large, "W3full": data.large, "W4": data.cifar}
+MODULE: dict[str, str] = {**image_peers.MODULE, "torch-batched": "torch", "torch-records": "torch"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
-    "W1": {"pipec": ours, "torch + Pillow": torch_pillow, "torch + OpenCV": torch_opencv},
-    "W1u8": {"pipec": ours, "torch + Pillow": torch_pillow, "torch + OpenCV": torch_opencv},
-    "W4": {"pipec": ours, "torch, batched NumPy": torch_batched, "torch, by record": torch_records},
+    **{workload: {"pipec": ours, **image_peers.PEERS} for workload in image_peers.BATCH},
+    "W4": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records},
 }
+for _name in MORE:
+    if importlib.util.find_spec(f"{__package__}.{_name}") is not None:
+        _module = importlib.import_module(f"{__package__}.{_name}")
+        for _table, _mine in ((BATCH, "BATCH"), (PREPARE, "PREPARE"), (MODULE, "MODULE"), (PEERS, "PEERS"), (DIFFERS, "DIFFERS")):
+            _table.update(getattr(_module, _mine, {}))
+
+
+def there(name: str) -> bool:
+    """Is what this peer needs installed."""
+    module = MODULE.get(name)
+    try:
+        return module is None or importlib.util.find_spec(module) is not None
+    except ImportError:   # of a package above it
+        return False
