@@ -74,10 +74,14 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
 
 
 def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
-    from . import artifact
+    """The plan of a program or an artifact. The compiler is imported only where there is something to compile."""
+    from . import artifact, plancache
 
     if artifact.is_artifact(path):
         return artifact.plan_of(path, params, run, trust)
+    kept = plancache.find(path, params, run)
+    if kept is not None:
+        return kept
     plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
     return plan_for(path, params, run)
 
