@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dsl.problems import PipeError
 from . import loader as loaders
+from .consumers import check_kind, writes
 from .limits import parse_size
 from .loader import Loader, layout_for, plan_of, refuse_externs
 from .objects import Missing, load
@@ -39,7 +40,8 @@ def attach(name: str, *, as_: str = "torch", when_slow: str = "wait", join: str 
     for a param that lines above `share()` use.
     """
     spec = rank_spec(rank, world, mesh, micro_batches)
-    stream = Shared(Server(name), label=label(), when_slow=when_slow, join=join, writable=as_ == "torch")
+    check_kind(as_)
+    stream = Shared(Server(name), label=label(), when_slow=when_slow, join=join, writable=writes(as_))
     welcome = stream.connect(wait)
     try:
         served = checked_plan(welcome)
@@ -61,12 +63,12 @@ def shared(plan: Plan, *, threads: int | None, as_: str, memory: int | str | Non
     key = share_key(plan)
     settings = Settings(name=f"share-{key[:20]}", threads=count, linger=LINGER, fresh=True, allow_extern=allow_extern)
     stream = Shared(Server(settings.name, Start(plan, layout, settings)), label=label(), when_slow=when_slow, join=join,
-                    writable=as_ == "torch")
+                    writable=writes(as_))
     welcome = stream.connect()
     try:
         checked_plan(welcome)
         stream.own = lambda: Session(plan, layout, loaders.ENGINE, {
-            "threads": count, "allow_extern": allow_extern, "processes": True}, "process", writable=as_ == "torch")
+            "threads": count, "allow_extern": allow_extern, "processes": True}, "process", writable=writes(as_))
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=ranks, state=None, fields=None, threads=threads,
                        device=device)
     except BaseException:

@@ -13,8 +13,6 @@ import keyword
 import math
 import os
 import re
-import sys
-import threading
 import time
 import warnings
 import weakref
@@ -25,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..dsl.problems import PipeError, Problem, Span
+from .consumers import check_kind, converter, imports, writes
 from .dealing import group_of, part_of
 from .errors import DataError
 from .feedback import names_in
@@ -52,8 +51,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
          **params: Any) -> Loader:
     """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
 
-    `as_`: "torch" or "numpy", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on that GPU,
-    and batches are there. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
+    `as_`: "torch", "numpy" or "jax", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on
+    that GPU, and batches are there. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
     has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
     artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
     `rank`, `world`, `mesh`, `micro_batches`: the place in a data-parallel group, see `ranks.rank_spec`.
@@ -94,8 +93,7 @@ class Loader:
                  device: Any = None,
                  ranks: RankSpec = RankSpec(), stream: Shared | None = None, fields: Sequence[str] | None = None):
         """`stream`: a place in a shared one, in place of a producer of its own. `fields`: only these are delivered."""
-        if as_ not in ("torch", "numpy", "cupy"):
-            raise ValueError(f'as_={as_!r}: it is "torch", "numpy" or "cupy"')
+        check_kind(as_)
         if workers not in ("process", "threads"):
             raise ValueError(f'workers={workers!r}: it is "process" or "threads"')
         self.plan = plan
@@ -107,18 +105,15 @@ class Loader:
         self._below = below
         self._below.start_epoch(0)
         self._group = group_of(plan, below, ranks, own=stream is None)
-        self._convert = _to_torch if as_ == "torch" else lambda value: value
-        # Importing torch takes longer than starting the producer: both at once.
-        importing = threading.Thread(target=importlib.import_module, args=("torch",), daemon=True)
-        if as_ == "torch" and "torch" not in sys.modules and importlib.util.find_spec("torch") is not None:
-            importing.start()
+        self._convert = converter(as_)
+        importing = imports(as_)
         self._names = _chosen(plan, fields)
         self.batch_type = _batch_type(plan, self._names)
         self._memory = None if memory is None else parse_size(memory)
         options = {"threads": self.threads, "allow_extern": allow_extern, "processes": workers == "process"}
         options |= self._group.options if self._group is not None else {}
         self._box: Session | Shared = stream if stream is not None else Session(
-            plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=as_ == "torch")
+            plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=writes(as_))
         self._finalizer = weakref.finalize(self, self._box.close)
         self._epoch, self._next, self._skip, self._part = 0, 0, 0, 0
         self.ids: Any = None                              # of the last batch's records, u64[n]; None where not known
@@ -137,10 +132,8 @@ class Loader:
             if isinstance(self._box, Session):
                 self._box.start()
         finally:
-            if importing.ident is not None:
+            if importing is not None:
                 importing.join()
-        if as_ == "torch":
-            importlib.import_module("torch")   # raises where there is none
 
     # -- iterating
 
@@ -446,22 +439,3 @@ def _one_batch_stage(plan: Plan) -> bool:
     starts = [s.start for s in plan.below[1:] if s.start.kind != "share"]
     return not starts or (len(starts) == 1 and starts[0].kind == "batch" and not starts[0].options.get("edges")
                           and "budget" not in (starts[0].options.get("has") or ()))
-
-
-def _to_torch(value: Any) -> Any:
-    """A tensor over the same memory; texts and bytes stay what they are."""
-    import torch
-
-    match value:
-        case list():
-            return [_to_torch(v) for v in value]
-        case np.ndarray() | np.generic():
-            array = np.asarray(value)
-            if array.dtype == object:
-                return array if array.ndim else array.item()
-            if not array.flags.writeable or any(s < 0 for s in array.strides):
-                array = array.copy()
-            if array.dtype.name == "bfloat16":
-                return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-            return torch.from_numpy(array)
-    return value

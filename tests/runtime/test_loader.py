@@ -387,16 +387,16 @@ def test_torch_tensors_are_ours():
 
 def test_torch_types():
     import ml_dtypes
-    from pipec.runtime.loader import _to_torch
+    from pipec.runtime.consumers import to_torch
 
     half = np.arange(4).astype(ml_dtypes.bfloat16)
-    assert _to_torch(half).dtype == torch.bfloat16 and _to_torch(half).tolist() == [0, 1, 2, 3]
-    assert _to_torch(np.float32(1.5)).shape == () and _to_torch("a") == "a"
-    got = _to_torch([np.arange(2), b"x"])
+    assert to_torch(half).dtype == torch.bfloat16 and to_torch(half).tolist() == [0, 1, 2, 3]
+    assert to_torch(np.float32(1.5)).shape == () and to_torch("a") == "a"
+    got = to_torch([np.arange(2), b"x"])
     assert torch.equal(got[0], torch.arange(2)) and got[1] == b"x"
     fixed = np.arange(3)
     fixed.flags.writeable = False
-    _to_torch(fixed).add_(1)
+    to_torch(fixed).add_(1)
     assert fixed.tolist() == [0, 1, 2]
 
 
