@@ -26,6 +26,12 @@ def expands(n: Node) -> bool:
     return n.op == "call" and OPERATORS[n["op"]].expand is not None
 
 
+def lies(n: Node) -> bool:
+    """Does a step of its own make this tensor, so that only reading it costs anything."""
+    call = n.args[0] if n.op == "part" else n
+    return call.op == "extern" or (call.op == "call" and OPERATORS[call["op"]].cpu is not None)
+
+
 class Facts:
     """Properties of the nodes below `roots`, each found once. One object per frame that is lowered."""
 
@@ -70,6 +76,8 @@ class Facts:
                     found = SCALARS[n["fn"]].cost + sum(map(self.cost, n.args))
                 case "draw":
                     found = 60.0 + sum(map(self.cost, n.args))
+                case "index" if lies(n.args[0]):
+                    found = 2.0 + sum(map(self.cost, n.args[1:]))
                 case "index":
                     found = 2.0 + sum(map(self.cost, n.args))
                 case _:

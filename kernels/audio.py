@@ -22,8 +22,8 @@ QUALITIES = {
     "kaiser_fast": (16, 0.85, 8.555504641634386),
     "kaiser_best": (64, 0.9475937167399596, 14.769656459379492),
 }
-LARGEST_TABLE = 50_000_000
-CHUNK = 1 << 16
+LARGEST_TABLE = 20_000_000
+AT_ONCE = 32   # phases of a resampling that one product of matrices makes
 
 
 # --- decoding -----------------------------------------------------------------------------------------------------
@@ -66,7 +66,10 @@ def _samples(body: bytes, kind: int, width: int) -> Any:
         whole = np.zeros((len(parts), 4), np.uint8)
         whole[:, 1:] = parts
         return (whole.reshape(-1).view("<i4") >> 8).astype(np.float32) / np.float32(2**23)
-    return np.frombuffer(body, f"<i{width}").astype(np.float32) / np.float32(2 ** (8 * width - 1))
+    whole = np.frombuffer(body, f"<i{width}")
+    if width == 2:   # exact either way
+        return np.multiply(whole, np.float32(2**-15), dtype=np.float32)
+    return whole.astype(np.float32) / np.float32(2 ** (8 * width - 1))
 
 
 def _decoded(data: Any, cut: str) -> tuple[Any, int]:
@@ -126,7 +129,7 @@ def _table(old: int, new: int, quality: str) -> tuple[Any, Any, int]:
     base = min(old, new) * rolloff
     reach = math.ceil(crossings * old / base)
     taps = 2 * reach + 1
-    if new * taps > LARGEST_TABLE:
+    if new * taps + AT_ONCE * old > LARGEST_TABLE:
         raise bad("these rates have no common step short enough to resample by", f"{old:,} to {new:,}")
     phase = np.arange(new)
     whole = phase * old // new
@@ -140,6 +143,25 @@ def _table(old: int, new: int, quality: str) -> tuple[Any, Any, int]:
     return weights.astype(np.float32), whole - reach, taps
 
 
+@functools.lru_cache(maxsize=32)
+def _blocks(old: int, new: int, quality: str) -> tuple[int, int, int, list[tuple[int, Any]]]:
+    """The table as products of matrices: `turns` periods at once, samples needed before and after a wave, and for each group
+    of phases the first sample of its inputs and weights [inputs, phases]."""
+    weights, offsets, taps = _table(old, new, quality)
+    turns = max(1, AT_ONCE // new)
+    before = -int(offsets.min())
+    starts = np.concatenate([offsets + before + old * k for k in range(turns)])
+    groups = []
+    for a in range(0, turns * new, AT_ONCE):
+        chosen = starts[a : a + AT_ONCE]
+        first = int(chosen[0])
+        block = np.zeros((int(chosen[-1]) - first + taps, len(chosen)), np.float32)
+        for j, start in enumerate(chosen.tolist()):
+            block[start - first : start - first + taps, j] = weights[(a + j) % new]
+        groups.append((first, block))
+    return turns, before, int(starts.max()) + taps, groups
+
+
 def _resampled(wave: Any, rate: int, to: int, quality: str) -> Any:
     if rate <= 0 or to <= 0:
         raise bad("a rate must be above 0", f"{rate} to {to}")
@@ -147,17 +169,20 @@ def _resampled(wave: Any, rate: int, to: int, quality: str) -> Any:
         return wave
     step = math.gcd(rate, to)
     old, new = rate // step, to // step
-    weights, offsets, taps = _table(old, new, quality)
+    turns, before, after, groups = _blocks(old, new, quality)
     count = -(-len(wave) * new // old)
-    before = -int(offsets.min())
-    padded = np.pad(wave, (before, taps + old))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, taps)
-    out = np.empty(count, np.float32)
-    for begin in range(0, count, CHUNK):
-        i = np.arange(begin, min(begin + CHUNK, count))
-        at = i // new * old + offsets[i % new] + before
-        out[begin : begin + len(i)] = np.einsum("nt,nt->n", windows[at], weights[i % new])
-    return out
+    stride, width = old * turns, new * turns
+    rows = -(-count // width)
+    padded = np.zeros(rows * stride + after + before, np.float32)
+    part = wave[: len(padded) - before]
+    padded[before : before + len(part)] = part
+    out = np.empty((rows, width), np.float32)
+    for k, (first, block) in enumerate(groups):
+        inputs = np.lib.stride_tricks.as_strided(padded[first:], (rows, len(block)), (4 * stride, 4), writeable=False)
+        if len(block) > stride:   # rows that overlap are no matrix for a library
+            inputs = np.ascontiguousarray(inputs)
+        out[:, k * AT_ONCE : k * AT_ONCE + block.shape[1]] = inputs @ block
+    return out.reshape(-1)[:count]
 
 
 @op('resample(wave: f32[n], rate: i64, to: i64, quality: text = "hann") -> f32[m]')
@@ -184,16 +209,17 @@ def _hann(win: int) -> Any:
     return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win) / win)).astype(np.float32)
 
 
-def _power(wave: Any, win: int, hop: int, center: bool) -> Any:
+def _power(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
     if win <= 0 or hop <= 0:
         raise bad("a window and its step must be above 0", f"window {win}, step {hop}")
     if center and len(wave):
         wave = np.pad(wave, win // 2, mode="reflect" if len(wave) > 1 else "edge")
     if len(wave) < win:
-        return np.zeros((0, win // 2 + 1), np.float32)
+        return alloc((0, win // 2 + 1), np.float32)
     frames = np.lib.stride_tricks.sliding_window_view(wave, win)[::hop]
-    spectrum = np.fft.rfft(frames * _hann(win), axis=1)
-    return (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    parts = np.fft.rfft(frames * _hann(win), axis=1).astype(np.complex64, copy=False).view(np.float32)
+    parts *= parts
+    return np.add(parts[:, ::2], parts[:, 1::2], out=alloc((len(frames), win // 2 + 1), np.float32))
 
 
 @op("spectrogram(wave: f32[n], win: i64, hop: i64, center: bool = true) -> f32[t, win // 2 + 1]")
@@ -206,10 +232,20 @@ class spectrogram:
     """
 
     def ref(wave: Any, win: int, hop: int, center: bool) -> Any:
-        return _power(wave, int(win), int(hop), bool(center))
+        return _power(np.empty, wave, int(win), int(hop), bool(center))
 
     def cpu(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
-        return _placed(alloc, _power(wave, int(win), int(hop), bool(center)))
+        return _power(alloc, wave, int(win), int(hop), bool(center))
+
+    def gpu(xp: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
+        if win <= 0 or hop <= 0:
+            raise bad("a window and its step must be above 0", f"window {win}, step {hop}")
+        if center and len(wave):
+            wave = xp.pad(wave, win // 2, mode="reflect" if len(wave) > 1 else "edge")
+        count = max(0, (len(wave) - win) // hop + 1)
+        frames = wave[hop * xp.arange(count)[:, None] + xp.arange(win)]
+        spectrum = xp.fft.rfft(frames * xp.asarray(_hann(win)), axis=1)
+        return (spectrum.real**2 + spectrum.imag**2).astype(xp.float32)
 
 
 def _to_mel(hertz: Any, scale: str) -> Any:

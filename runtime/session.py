@@ -20,7 +20,9 @@ from .plan import Plan
 
 LEAVE_SECONDS = 4.0
 # The producer finds modules where this process does, and puts no folder of its own in front.
-CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from pipec.runtime.serve import main; main(int(sys.argv[1]))"
+# Libraries compute with one thread: those of the producer are enough.
+CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[2]); "
+        "from pipec.runtime.serve import main; main(int(sys.argv[1]))")
 
 sessions: weakref.WeakSet[Any] = weakref.WeakSet()   # all of this process, also those of shared streams
 

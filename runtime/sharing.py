@@ -32,7 +32,9 @@ AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server t
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
 FOREVER = 1e6
 Place = tuple[int, int, int]           # epoch, next, skip
-CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pipec.runtime.detached import main; main()"
+# Libraries compute with one thread: those of the producer are enough.
+CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[1]); "
+        "from pipec.runtime.detached import main; main()")
 
 
 def share_key(plan: Plan) -> str:

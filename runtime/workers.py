@@ -31,7 +31,9 @@ from .ranks import Deal
 from .worker import Begin, Done, Epoch, Ready, Task, line, received
 
 # A worker finds modules where the producer does, and puts no folder of its own in front.
-CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from pipec.runtime.worker import main; main(int(sys.argv[1]))"
+# Libraries compute with one thread: those of the producer are enough.
+CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[2]); "
+        "from pipec.runtime.worker import main; main(int(sys.argv[1]))")
 LEAVE_SECONDS = 2.0
 
 
