@@ -37,7 +37,8 @@ class Operator:
     `ref(*args)` gets NumPy arrays and Python scalars in the head's order and returns the result
     (a tuple for a head with several results). `lower(k, out, *args)` writes the same bits with the
     builder `k` of loop IR. `cpu(alloc, *args)` replaces `lower` where a library does the work;
-    `alloc(shape, dtype)` gives memory that the runtime owns. `ranges(*intervals)` gives the least
+    `alloc(shape, dtype)` gives memory that the runtime owns. Beside it `gpu(xp, *args)` may do the same below `share()` on
+    a GPU: `xp` is CuPy, arrays are its arrays, numbers and texts constants of the program. `ranges(*intervals)` gives the least
     and greatest value of the result where that is known. `examples` are ((args…), result) pairs. `least_sizes`
     tells sizes of the result that are never 0: {(part, axis): 1}, with part "" where there is one result.
     An operator with a number as result may give `expand(k, *args)` in place of `lower`: the number as an expression.
@@ -58,6 +59,7 @@ class Operator:
     stop: Callable[..., Any] | None = None
     digests: bool = False
     expand: Callable[..., Any] | None = None
+    gpu: Callable[..., Any] | None = None
 
 
 class Registry(dict[str, Operator]):
@@ -87,7 +89,7 @@ def op(head: str) -> Callable[[type], Operator]:
             raise ValueError(f"operator {name} is defined twice")
         if sum(k in members for k in ("lower", "cpu", "expand")) != 1:
             raise ValueError(f"operator {name} needs either lower, expand or cpu")
-        optional = {k: members.get(k) for k in ("lower", "cpu", "cost", "ranges", "stop", "expand")}
+        optional = {k: members.get(k) for k in ("lower", "cpu", "gpu", "cost", "ranges", "stop", "expand")}
         OPERATORS[name] = Operator(
             name, head, cls.__doc__ or "", members["ref"], examples=tuple(members.get("examples", ())),
             least_sizes=dict(members.get("least_sizes", {})), digests=bool(members.get("digests", False)), **optional

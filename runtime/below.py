@@ -17,7 +17,7 @@ from .execute import Kernel
 from .feed import data_error
 from .frames import Row
 from .held import Gaps, Target
-from .plan import Plan, Program, Slot
+from .plan import Plan, Program, RunKernel, Slot, Step
 from .segments import Later, is_identity
 from .texts import objects
 
@@ -78,11 +78,15 @@ class Below:
         start = self.later[0].segment.start
         program = self.plan.below[0].program
         plain = start.kind == "batch" and not start.options.get("padded") and not start.options.get("edges")
-        simple = not any(s.__class__.__name__ != "RunKernel" for s in program.steps)
         slots = {s.name: s for s in program.slots}
+        simple = all(self._at_once(s, slots) for s in program.steps)
         fixed = all(slots[slot].fixed and not slots[slot].missing for _, slot in program.outputs)
         rows_fixed = all(c.dtype in DTYPES and None not in c.dims and not c.missing for c in self.plan.rows)
         return plain and simple and fixed and rows_fixed and "budget" not in (start.options.get("has") or ())
+
+    def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
+        """Does it suit all records of a batch together?"""
+        return isinstance(step, RunKernel)
 
     @property
     def batch_size(self) -> int | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .blocks import DTYPES, address_of
 from .errors import DataError
+from .landing import NAMES, Placed
 from .plan import DeviceKernel
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")   # the reference's bits
@@ -135,6 +136,15 @@ class Cuda:
 
     def launch(self, function: Any, blocks: tuple[int, int], threads: int, args: tuple[int, int, int, int]) -> None:
         function((*blocks, 1), (threads, 1, 1), tuple(np.int64(a) for a in args))
+
+    def call(self, function: Any, args: Sequence[Any]) -> Placed:
+        made = self.cupy.ascontiguousarray(function(self.cupy, *(self._seen(a) if isinstance(a, Placed) else a for a in args)))
+        return Placed(Bytes(made.data), int(made.data.ptr), tuple(made.shape), NAMES[np.dtype(made.dtype)])
+
+    def _seen(self, value: Placed) -> Any:
+        """CuPy's array over memory that is held elsewhere until the call is made."""
+        unowned = self.cupy.cuda.UnownedMemory(value.address, max(1, value.size), value)
+        return self.cupy.ndarray(value.shape, DTYPES[value.dtype], memptr=self.cupy.cuda.MemoryPointer(unowned, 0))
 
     def array(self, memory: Any, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor or CuPy array over this memory; it keeps it."""

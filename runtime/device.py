@@ -19,7 +19,7 @@ from .frames import Row
 from .landing import NAMES, Device, Landing, Placed
 from .objects import load
 from .onchip import DeviceProgram, Failed, on_device
-from .plan import DeviceKernel, Plan
+from .plan import Plan, Slot, Step
 from .segments import Later
 
 TURNS = 2                  # batches that may be on their way at once
@@ -30,19 +30,24 @@ class OnDevice(Below):
 
     def __init__(self, plan: Plan, kernels: Mapping[str, Any], params: Mapping[str, Any] | None, allow_extern: bool,
                  device: Device):
+        self.kernels = {k.name: k for k in plan.device}
         super().__init__(plan, kernels, params, allow_extern)
         self.device = device
         self.landings = [Landing(device) for _ in range(TURNS)]
         self.landing: Landing | None = None             # of the batch that is being made
-        table = {k.name: k for k in plan.device}
         segments = (self.first, *self.later)
         self.begin = len(segments)                      # the first segment of those that the device does
-        while self.stacks and self.begin > 0 and self._fits(segments[self.begin - 1], self.begin - 1, table):
+        while self.stacks and self.begin > 0 and self._fits(segments[self.begin - 1], self.begin - 1):
             self.begin -= 1
-        self.programs = {id(later): DeviceProgram(later.segment.program, later.runner, table, device)
+        if self.begin and not super()._stacks_views():
+            self.stacks, self.begin = False, len(segments)
+        self.programs = {id(later): DeviceProgram(later.segment.program, later.runner, self.kernels, device)
                          for later in segments[self.begin :]}
 
-    def _fits(self, later: Later, number: int, table: Mapping[str, DeviceKernel]) -> bool:
+    def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
+        return on_device(step, slots, self.kernels)
+
+    def _fits(self, later: Later, number: int) -> bool:
         program = later.segment.program
         slots = {s.name: s for s in program.slots}
         if later.sampler is not None or later.segment.takes or (number > 1 and later.segment.start.kind != "share"):
@@ -50,7 +55,7 @@ class OnDevice(Below):
         numbers = all(slots[slot].dtype in DTYPES and not slots[slot].missing for _, slot in program.inputs)
         made = [slots[slot] for _, slot in program.outputs if not slot.startswith("field.")]
         return (numbers and all(s.dtype in DTYPES and not s.missing for s in made)
-                and all(on_device(step, slots, table) for step in program.steps))
+                and all(on_device(step, slots, self.kernels) for step in program.steps))
 
     def batches(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
         for fields, progress in super().batches(epoch, reader):

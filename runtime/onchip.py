@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.ops import OPERATORS, BadRecord
 from .blocks import DTYPES, Ints
 from .execute import NEEDS_MEMORY
 from .held import Failure, Values
-from .landing import NAMES, Device, Landing, Memory, Placed
-from .plan import DeviceKernel, Program, RunKernel, Slot
+from .landing import NAMES, Device, Landing, Placed
+from .plan import CallOperator, DeviceKernel, Program, RunKernel, Slot
 
 THREADS, TURNS_EACH = 256, 4
 FIRST_SCRATCH, FIRST_OUTPUT, MOST_MEMORY = 1 << 16, 1 << 20, 1 << 36
@@ -23,6 +24,11 @@ FIRST_SCRATCH, FIRST_OUTPUT, MOST_MEMORY = 1 << 16, 1 << 20, 1 << 36
 
 def on_device(step: Any, slots: Mapping[str, Slot], kernels: Mapping[str, DeviceKernel]) -> bool:
     """Can the device do this step of a program?"""
+    if isinstance(step, CallOperator):
+        args = [slots[a] for a in step.args]
+        known = all(s.value is not None or (s.dims and s.dtype in DTYPES and not s.missing) for s in args)
+        whole = all(slots[o].dims and slots[o].dtype in DTYPES and not slots[o].missing for o in step.outputs)
+        return OPERATORS[step.op].gpu is not None and step.when is None and len(step.outputs) == 1 and known and whole
     if not isinstance(step, RunKernel) or step.kernel not in kernels:
         return False
     for arg in step.args:
@@ -57,8 +63,11 @@ class DeviceProgram:
         for name, slot in self.program.inputs:
             frames.give(slot, fields[name], batch)
         for step in self.program.steps:
-            assert isinstance(step, RunKernel)
-            self._kernel(frames, step, landing)
+            if isinstance(step, CallOperator):
+                self._call(frames, step)
+            else:
+                assert isinstance(step, RunKernel)
+                self._kernel(frames, step, landing)
         made: dict[str, Any] = {}
         for name, slot in self.program.outputs:
             source = slot.removeprefix("field.")
@@ -109,6 +118,18 @@ class DeviceProgram:
             self.device.fetch(after, frames.last_table)
             frames.told(step, {(a.slot, a.axis): after[:, j] for j, a in enumerate(step.args) if a.writes and a.kind == "size"},
                         {a.slot: after[:, j] for j, a in enumerate(step.args) if a.writes and a.kind == "data"})
+
+    def _call(self, frames: _Frames, step: CallOperator) -> None:
+        """A library's operator, one frame after the other."""
+        (name,) = step.outputs
+        frames.prepare(name)
+        made: list[Placed] = []
+        for r in range(frames.count):
+            try:
+                made.append(self.device.call(OPERATORS[step.op].gpu, [frames.argument(a, r) for a in step.args]))
+            except BadRecord as bad:
+                raise Failed(Failure(r, step.site, bad.code, bad.reason, bad.label)) from None
+        frames.called(name, made)
 
     def _launch(self, frames: _Frames, step: RunKernel, table: Ints, sizes: dict[tuple[str, int], Ints] | None,
                 landing: Landing) -> int:
@@ -163,7 +184,7 @@ class _Frames:
         self.count, self.counts = len(ids), np.ascontiguousarray(counts, np.int64)
         self.at: dict[str, Ints] = {}
         self.sizes: dict[str, list[Ints]] = {}        # by axis
-        self.keep: dict[str, Memory] = {}
+        self.keep: dict[str, Any] = {}
         self.last_table = 0
         self.ids = ids
 
@@ -282,6 +303,29 @@ class _Frames:
                 for a, d in enumerate(self.slots[name].dims)]
         return int(np.prod(dims, dtype=np.int64))
 
+    def argument(self, name: str, r: int) -> Any:
+        """What a library's operator gets for a slot: a constant's value, or the array of frame `r`."""
+        if name in self.of.values.constants:
+            held, dims = self.of.values.constants[name], self.slots[name].dims
+            if held.objects is not None:
+                return held.objects[0] if dims else np.asarray(held.objects[0]).reshape(())[()]
+            return held.keep[0].reshape([int(d or 0) for d in dims])[()]
+        return Placed(self.keep.get(name), int(self.at[name][r]), self._shape(name, r), self.slots[name].dtype)
+
+    def called(self, name: str, made: list[Placed]) -> None:
+        """Take what a library's operator gave for each frame."""
+        if name in self.at:   # of one size: beside one another
+            for r, value in enumerate(made):
+                self.device.copy(int(self.at[name][r]), value.address, value.size)
+            return
+        self.at[name] = np.array([v.address for v in made])
+        self.sizes[name] = [np.array([v.shape[a] for v in made]) for a in range(len(self.slots[name].dims))]
+        self.keep[name] = made if len(made) > 1 else made[0].memory
+
+    def _shape(self, name: str, r: int) -> tuple[int, ...]:
+        return tuple(int(self.sizes[name][a][r]) if name in self.sizes else int(d or 0)
+                     for a, d in enumerate(self.slots[name].dims))
+
     def output(self, name: str, batch: bool) -> Placed:
         slot = self.slots[name]
         if name not in self.at:   # a constant
@@ -291,7 +335,7 @@ class _Frames:
             pinned, address = self.landing.put(np.ascontiguousarray(whole))
             self.device.send(address, pinned)
             return Placed(None, address, whole.shape, slot.dtype, landed=True)
-        dims = tuple(int(self.sizes[name][a][0]) if name in self.sizes else int(d or 0) for a, d in enumerate(slot.dims))
+        dims = self._shape(name, 0)
         return Placed(self.keep[name], int(self.at[name][0]), dims if batch else (self.count, *dims), slot.dtype)
 
 

@@ -38,6 +38,9 @@ PROGRAMS = {   # name → (lines, kernels run on the device)
     "epochs": (["share()", "y = x * f32(epoch)", "batch(4)", "emit y"], True),
     "padded": (["m3 = [marks[i] ?? 0 for i < max(0, i64(size))]", "share()", "batch(4, pad=true)",
                 "y = [m3[i, j] ?? -1 for i, j]", "emit y, n"], False),
+    "a library's spectrum": (["share()", "s = spectrogram(v, 2, 1)", "t = [log1p(s[i, j] ?? 0.5) for j < 2, i < 5]",
+                             "batch(4)", "emit t"],
+                             True),
     "single rows": (["share()", "y = v[0] * 2", "emit y, n"], False),
 }
 
