@@ -1,7 +1,7 @@
 """One way to lay out a program: `format_text` for whole files, `expr_text` for an expression of the tree.
 
-Only space changes, never a token, so the tree stays the same. Row breaks inside brackets and before `else` stay where they
-are; such an `else` stands below the first `if` of its line.
+Only space changes, never a token, so the tree stays the same. Row breaks inside brackets and before `then` and `else` stay
+where they are; such a word stands below the first `if` of its line.
 """
 from __future__ import annotations
 

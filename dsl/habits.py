@@ -344,9 +344,10 @@ def joined(f: Failure) -> Problem | None:
     first = line.tokens[min(start, len(line.tokens) - 1)].start_pos
     end = last.end_pos
     edits = (Edit(Span(f.file, first, first), "("), Edit(Span(f.file, end, end), ")"))
+    only = "a line goes on in brackets and before `then` and `else` only"
     if line.comment is not None:
-        return f.problem("E0007", "a line goes on in brackets and before `else` only", span, label)
-    return f.problem("E0007", "a line goes on in brackets and before `else` only", span, label, "put it in brackets", edits)
+        return f.problem("E0007", only, span, label)
+    return f.problem("E0007", only, span, label, "put it in brackets", edits)
 
 
 def _goes_on(f: Failure, after: Line) -> bool:

@@ -1,5 +1,5 @@
 """Tokens to lines: what stands in column 1, what is indented, and what runs over several rows of text: brackets, and
-choices of which a row begins with `else`."""
+choices of which a row begins with `then` or `else`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -105,8 +105,8 @@ def soften(token: Any, before: list[Any]) -> None:
 
 
 def goes_on(token: Any, before: list[Any]) -> bool:
-    """Does a row of text that begins with this token go on with the line of the tokens before it: an indented `else`."""
-    return bool(before) and token.type == "ELSE" and token.column > 1
+    """Does a row of text that begins with this token go on with the line of the tokens before it."""
+    return bool(before) and token.type in ("THEN", "ELSE")
 
 
 def too_deep(span: Span) -> Problem:

@@ -228,14 +228,14 @@ def test_any_spacing_formats_to_the_same_tree(seed: int):
         for token in tokens(row):
             depth += (token.type in ("LPAR", "LSQB")) - (token.type in ("RPAR", "RSQB"))
             gaps = [" ", "  ", "\t", "\n    ", "  # in\n  "] if depth else [" ", "   ", "\t"]
-            if token.type == "ELSE" and random.random() < 0.5:
-                text += random.choice(["\n ", "  # before\n      ", "\n\n\t"])
+            if token.type in ("THEN", "ELSE") and random.random() < 0.5:
+                text += random.choice(["\n ", "  # before\n      ", "\n\n\t", "\n"])
             text += str(token) + ("" if token.type == "COMMENT" else random.choice(gaps))
         text += random.choice(["\n", "\n\n", "\n\n\n  # c\n"])
     formatted(text)
 
 
-def test_rows_that_begin_with_else():
+def test_rows_that_go_on_with_a_choice():
     text = """pipeline q
   from f(x) as S
   y = if a then 1
@@ -243,10 +243,13 @@ def test_rows_that_begin_with_else():
         2)                  # two
       # or
       else 3
+  w = if a
+      then 1
+      else 2
   z = [if a then 1
        else 2 for i < 3]
 """
     assert format_text(text) == text.replace("      # or", "  # or")
     flat = text.replace("      # or\n", "").replace("  # two", "")
-    flat = flat.replace("\n      else", " else").replace("\n       else", " else")
+    flat = flat.replace("\n      then", " then").replace("\n      else", " else").replace("\n       else", " else")
     assert bare(parse(text)) == bare(parse(flat))
