@@ -82,6 +82,8 @@ def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: 
         refuse_externs(plan, below_only=True)
     made = Loader(plan, threads=threads, as_=as_, allow_extern=allow_extern, ranks=ranks, stream=stream, fields=fields,
                   device=device)
+    if stream.join == "now" and ranks.world > 1:
+        raise ValueError('join="now": ranks of a group begin together, with an epoch')
     if stream.when_slow == "skip" and ranks.world > 1:
         raise ValueError('when_slow="skip": ranks of a group deal out one stream, so none of them may lose records')
     if stream.join == "now" and made.replays:

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +236,38 @@ def test_messages(program, line, instead, code):
     with pytest.raises(PipeError) as caught:
         plan_for(program, {}, None)
     assert [p.code for p in caught.value.problems] == [code]
+
+
+def test_two_consumers_of_one_server(program, monkeypatch):
+    """Each returns values of half of the records it sees; both read the means of all of them in the next epoch."""
+    from pipec.runtime import joining
+
+    monkeypatch.setattr(joining, "LINGER", 3.0)
+    plan = plan_for(program, {}, None)
+    seen: dict[tuple[int, int], list] = {}
+    failed = []
+
+    def consume(number):
+        try:
+            with joining.shared(plan, threads=1, as_="numpy", memory=None, allow_extern=False,
+                                ranks=replace(rank_spec(), here=2, group="both"), when_slow="wait", join="epoch") as loader:
+                for epoch in range(3):
+                    seen[number, epoch] = []
+                    for batch in loader:
+                        time.sleep(0.02 * number)         # the slower one holds the next epoch back
+                        seen[number, epoch] += zip(batch.x.tolist(), batch.w.tolist(), batch.ids.tolist(), strict=True)
+                        loader.feedback("loss", batch.ids, [value(x) if x % 2 == number else np.nan for x in batch.x.tolist()])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=consume, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert not failed
+    table: dict[int, float] = {}
+    for epoch in range(3):
+        assert seen[0, epoch] == seen[1, epoch] and seen[0, epoch]
+        assert all(w == table.get(i, 0.5) for _, w, i in seen[0, epoch])
+        table |= {i: value(x) for x, _, i in seen[0, epoch]}

@@ -444,9 +444,34 @@ def test_ranks_of_a_shared_stream_begin_together(rows, monkeypatch):
         assert len({got[rank, epoch][1] for rank in range(3)}) == 1
 
 
-def test_ranks_may_not_lose_records(rows):
+def test_a_mesh_of_a_shared_stream(rows, monkeypatch):
+    """Two data-parallel groups of two ranks: those of one group see the same, and nobody waits for anybody in vain."""
     from pipec.runtime import joining
 
-    with pytest.raises(ValueError, match="none of them may lose records"):
-        joining.shared(planned(rows), threads=1, as_="numpy", memory=None, allow_extern=False, ranks=rank_spec(0, 2),
-                       when_slow="skip", join="epoch")
+    monkeypatch.setattr(joining, "LINGER", 3.0)
+    plan, got = planned(rows), {}
+
+    def run(rank):
+        with joining.shared(plan, threads=1, as_="numpy", memory=None, allow_extern=False,
+                            ranks=rank_spec(rank, mesh=(2, 2)), when_slow="wait", join="epoch") as loader:
+            got[rank] = [b.x.tolist() for b in loader]
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got[0] == got[1] and got[2] == got[3]
+    assert sorted(x for rank in (0, 2) for b in got[rank] for x in b) == list(range(101))
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"when_slow": "skip", "join": "epoch"}, "none of them may lose records"),
+    ({"when_slow": "wait", "join": "now"}, "begin together"),
+])
+def test_what_ranks_may_not_do(rows, options, said, monkeypatch):
+    from pipec.runtime import joining
+
+    monkeypatch.setattr(joining, "LINGER", 1.0)
+    with pytest.raises(ValueError, match=said):
+        joining.shared(planned(rows), threads=1, as_="numpy", memory=None, allow_extern=False, ranks=rank_spec(0, 2), **options)
