@@ -6,6 +6,7 @@ of one epoch after another.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import time
@@ -236,7 +237,8 @@ class RowReader:
         parts = [(p.heap_offset, p.heap) if p.ragged else (p.offset, p.size) for p in layout.places]
         if budget is None:
             budget = max(layout.total, available().free // 4)
-        self.leases = Leases(fd, parts, budget)
+        self.leases = Leases(fd, parts, budget, writable)
+        self.plain: dict[int, Mapping] = {}
         self.position = self.ends = self.run = 0
         self.waited = 0.0
         self.rows = self.bytes = self.lost = 0
@@ -287,7 +289,12 @@ class RowReader:
             if self._keeps_up():
                 break
         self.rows += rows.count
-        self._pass(count)
+        self.position += count
+        self._store(TAKEN, self.rows)
+        if rows.lease is None:
+            self.release()
+        else:                                             # which holds its rows: none are free yet
+            self._store(POSITION, self.position)
         return rows
 
     def skip(self, n: int) -> tuple[int, int, int] | None:
@@ -326,7 +333,6 @@ class RowReader:
 
     def _pass(self, count: int) -> None:
         self.position += count
-        self._store(TAKEN, self.rows)
         self.release()
 
     def _point(self, row: int) -> tuple[int, int]:
@@ -495,30 +501,54 @@ class RowReader:
         return max(1, int(np.searchsorted(np.cumsum(sizes), A_BITE, "right")))
 
     def _rows(self, count: int) -> Rows:
+        """Arrays over the next rows: large ones are the ring's own memory, small ones copies."""
         entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
-        spans = []
+        large: list[Span] = []
+        fields: dict[str, Any] = {}
+        size = 0
         for k, place in enumerate(self.layout.places):
             if place.ragged:
                 first, last = entries[place.name][0], entries[place.name][-1]
-                spans.append(Span(k, int(first[0]), int(last[0]) + max(0, int(last[1])) - int(first[0])))
+                span = Span(k, int(first[0]), int(last[0]) + max(0, int(last[1])) - int(first[0]))
             else:
-                spans.append(Span(k, self.position * place.row_bytes, count * place.row_bytes))
-        window = self.leases.window(spans)
-        kept = [s for s in spans if s.size >= COPY_BELOW and self.layout.places[s.part].dtype in DTYPES and not self.copies]
-        lease = self.leases.hold(window, self.position, self.position + count, kept) if kept else None
-        fields: dict[str, Any] = {}
-        for span in spans:
+                span = Span(k, self.position * place.row_bytes, count * place.row_bytes)
+            size += span.size
+            fields[place.name] = span                     # fields keep the columns' order
+            if span.size >= COPY_BELOW and not self.copies and place.dtype in DTYPES:
+                large.append(span)
+        lease = None
+        if large:
+            window = self.leases.window(large)
+            lease = self.leases.hold(window, self.position, self.position + count, large)
+        for span in fields.values():
             place = self.layout.places[span.part]
-            shared = span in kept
-            data = bytes_at(lease if shared else window, window.address(span), span.size, self.read_only)
+            shared = span in large
+            address = window.address(span) if shared else self._plain_address(span)
             if place.ragged:
+                data = bytes_at(lease if shared else self, address, span.size, self.read_only)
                 fields[place.name] = self._values(place, data, entries[place.name], shared)
+            elif shared:
+                data = bytes_at(lease, address, span.size, self.read_only)
+                fields[place.name] = data.view(DTYPES[place.dtype]).reshape((count, *place.dims))
             else:
-                array = data if shared else self._own(data)
-                shape = (count, *[int(d or 0) for d in place.dims])
-                fields[place.name] = array.view(DTYPES[place.dtype]).reshape(shape)
-        self.bytes += sum(span.size for span in spans)
+                fields[place.name] = self._copied(place, address, count)
+        self.bytes += size
         return Rows(count, fields, lease)
+
+    def _plain_address(self, span: Span) -> int:
+        """Where bytes lie that are copied at once: in a mapping that nobody has written to."""
+        mapping = self.plain.get(span.part)
+        if mapping is None:
+            offset, size = self.leases.parts[span.part]
+            mapping = self.plain[span.part] = Mapping(self.attachment.ring_fd, offset, size, double=True, write=False)
+        return mapping.address + span.position % mapping.size
+
+    def _copied(self, place: Place, address: int, count: int) -> np.ndarray:
+        raw: bytes | bytearray = ctypes.string_at(address, count * place.row_bytes)
+        if not self.read_only:
+            raw = bytearray(raw)
+        made = np.frombuffer(raw, DTYPES[place.dtype])
+        return made.reshape((count, *place.dims)) if place.dims else made   # type: ignore[arg-type]
 
     def _own(self, data: np.ndarray) -> np.ndarray:
         copy = np.array(data)

@@ -16,7 +16,7 @@ import numpy as np
 from .atomics import atomics
 from .errors import DataError
 from .limits import show_size
-from .memory import PAGE, Mapping, Pagemap, drop
+from .memory import PAGE, Mapping, Pagemap, drop, faults
 
 
 class Span(NamedTuple):
@@ -47,7 +47,7 @@ class Window:
 class Held:
     """The bookkeeping of one batch: rows `start` to `stop`, and the pages its arrays lie on."""
 
-    __slots__ = ("bytes", "ended", "marks", "moved", "pages", "start", "stop", "window")
+    __slots__ = ("bytes", "ended", "faults", "marks", "moved", "pages", "start", "stop", "window")
 
     def __init__(self, window: Window, start: int, stop: int, spans: Sequence[Span]):
         self.window, self.start, self.stop = window, start, stop
@@ -55,6 +55,7 @@ class Held:
         self.marks = {span.part: span.position for span in spans}
         self.bytes = sum(end - first for first, end in self.pages)
         self.moved = self.ended = False
+        self.faults = faults()                            # before anybody can have written to it
 
     def covers(self, page: int) -> bool:
         return any(first <= page < end for first, end in self.pages)
@@ -101,8 +102,9 @@ class Counts:
 class Leases:
     """All leases of one consumer. Used by one thread; only `Lease.__del__` may run elsewhere."""
 
-    def __init__(self, fd: int, parts: Sequence[tuple[int, int]], budget: int):
-        self.fd, self.parts, self.budget = fd, tuple(parts), budget
+    def __init__(self, fd: int, parts: Sequence[tuple[int, int]], budget: int, writable: bool = True):
+        """`budget`: bytes of batches that may be moved aside. `writable`: whoever holds arrays may write to them."""
+        self.fd, self.parts, self.budget, self.writable = fd, tuple(parts), budget, writable
         self.windows = [Window(fd, parts)]
         self.live: list[Held] = []                        # in order of rows
         self.pagemap = Pagemap()
@@ -122,7 +124,7 @@ class Leases:
         for held in window.held:
             for a, b in held.pages:
                 a, b = max(a, first), min(b, end)
-                if a < b and (held.moved or self.pagemap.private(a, (b - a) // PAGE).any()):
+                if a < b and (held.moved or (self.writable and self.pagemap.private(a, (b - a) // PAGE).any())):
                     return False
         return True
 
@@ -142,8 +144,10 @@ class Leases:
             held.window.held.remove(held)
             if held.moved:
                 self.private -= held.bytes
+        now = faults() if self.writable else 0
         for held in ended:
-            self._restore(held)
+            if held.moved or (self.writable and held.faults != now):
+                self._restore(held)
         if len(self.windows) > 1:                         # the first one that is free is used again, others go
             self.windows = [w for k, w in enumerate(self.windows) if w.held or k == 0]
 

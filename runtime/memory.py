@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 
 import numpy as np
 
@@ -145,3 +146,8 @@ class Pagemap:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def faults() -> int:
+    """Pages that this process has got without reading a file: it rises whenever a shared page becomes a private copy."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -24,10 +24,10 @@ def layout_of(plan, most=32, memory=None, chunk=8):
 def serving(layout=None, plan=None, most=32, name=None, **settings):
     """A server in a thread; yields it. `plan`: options of the fake engine, else a plan."""
     plan = plan if plan is not None else fakes.plan()
-    made = Server(plan, layout or layout_of(plan, most), Settings(
-        name=name or f"test-{os.getpid()}-{next(numbers)}", engine="fakes:Engine", **settings), say=lambda line: made_lines.append(line))
-    made_lines = made.lines = []
-    made.problem = None
+    name = name or f"test-{os.getpid()}-{next(numbers)}"
+    lines = []
+    made = Server(plan, layout or layout_of(plan, most), Settings(name, engine="fakes:Engine", **settings), say=lines.append)
+    made.lines, made.problem = lines, None
 
     def run():
         try:

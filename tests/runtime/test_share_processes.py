@@ -50,6 +50,9 @@ class Trainer:
     def errors(self):
         return [line["error"] for line in self.lines() if isinstance(line, dict) and "error" in line]
 
+    def state(self):
+        return next(line["state"] for line in self.lines() if isinstance(line, dict) and "state" in line)
+
     def reaches(self, count, seconds=60):
         """Wait until it has this many records."""
         until = time.monotonic() + seconds
@@ -146,10 +149,9 @@ def test_a_named_server_that_is_killed_resumes_exactly(tmp_path):
             trainer.reaches(60)
         server.draining = True                            # as if it had gone: what was there is delivered first
         server.wake()
-    states = [trainer.lines() for trainer in trainers]
     for trainer in trainers:
         trainer.process.wait(30)
-    states = [next(line["state"] for line in trainer.lines() if isinstance(line, dict) and "state" in line) for trainer in trainers]
+    states = [trainer.state() for trainer in trainers]
     with serving(plan=plan, most=8, wait_for=2, name="named"):
         again = [Trainer(tmp_path, name="named", batch=batch, epochs=2 - state["epoch"], state=state)
                  for batch, state in zip((13, 5), states, strict=True)]
@@ -204,5 +206,5 @@ def test_another_users_folder_and_socket(tmp_path, monkeypatch):
     there.mkdir()
     os.chown(there, 12345, 12345)
     monkeypatch.setenv("PIPEC_RUNTIME", str(there))
-    with pytest.raises(DataError, match="E0830: .*another user's"):
+    with pytest.raises(DataError, match=r"E0830: .*another user's"):
         rendezvous.connect("x")

@@ -1,0 +1,358 @@
+"""`python -m benchmarks share`: what it costs to hand one stream to k consumers, against loaders of their own and a plain ring.
+
+Consumers are processes that touch one byte of every page of every batch. The plain ring is forty lines of shared memory
+and semaphores, as one would write it by hand: batches of one size, all consumers in lockstep within its four slots.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.shared_memory
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BATCH, SHAPE, SLOTS = 128, (224, 224, 3), 4
+ROWS = 1 << 20                         # of an epoch of ready-made rows
+ROOT = Path(__file__).parent.parent
+PAGE = 4096
+
+
+# --- what is measured ---------------------------------------------------------------------------
+
+
+def touch(batch: np.ndarray) -> int:
+    return int(batch.reshape(-1).view(np.uint8)[::PAGE].sum())
+
+
+class Ready:
+    """An engine whose rows are ready: it copies them into the ring as fast as there is room, or (option) not even that."""
+
+    def __init__(self, plan: Any, threads: int, kernels: Any, allow_extern: bool = False):
+        from types import SimpleNamespace
+
+        options = plan.above[0].start.options
+        self.copy = options["copy"]
+        self.source = [np.random.default_rng(k).integers(0, 256, (BATCH, *SHAPE), np.uint8) for k in range(4)]
+        self.stats = SimpleNamespace(records=0)
+
+    def length(self, epoch: int) -> int:
+        return ROWS
+
+    def run(self, epoch: int, start: int, skip: int, sink: Any) -> None:
+        from pipec.runtime.blocks import view
+
+        for at in range(start, ROWS, BATCH):
+            room = sink.reserve(BATCH)
+            if room is None:
+                return
+            if self.copy:
+                np.copyto(view(room.address["image"], (BATCH, *SHAPE), np.dtype(np.uint8)), self.source[at // BATCH % 4])
+            view(room.address["_next"], (BATCH,), np.dtype(np.int64))[:] = np.arange(at + 1, at + BATCH + 1)
+            view(room.address["_skip"], (BATCH,), np.dtype(np.int64))[:] = 0
+            view(room.address["_id"], (BATCH,), np.dtype(np.uint64))[:] = np.arange(at, at + BATCH)
+            view(room.address["_count"], (BATCH,), np.dtype(np.int64))[:] = 1
+            self.stats.records += BATCH
+            sink.commit(room, BATCH, {})
+        sink.end_epoch(epoch)
+
+
+def ready_plan(copy: bool) -> Any:
+    from pipec.runtime.plan import Column, Plan, Program, Segment, Slot, Start
+
+    start = Start("source", {"copy": copy})
+    slot = Slot("field.image", "u8", SHAPE)
+    record = Program((slot,), (("image", "field.image"),), (), (("image", "field.image"),))
+    whole = Slot("field.image", "u8", (None, *SHAPE))
+    after = Program((whole,), (("image", "field.image"),), (), (("image", "field.image"),))
+    n = Slot("n", "i64", (), value=(BATCH,))
+    batch = Start("batch", {"has": ("n",), "whole": False, "edges": None}, Program((n,), (), (), (("n", "n"),)))
+    column = Column("image", "u8", SHAPE)
+    return Plan("ready", "ready.pipe", 1, (), (Segment(start, Program((), (), (), ())),),
+                (Segment(Start("ring"), record), Segment(batch, after)), (column,), (Column("image", "u8", (None, *SHAPE)),),
+                (), {}, "ready")
+
+
+def serve_ready(name: str, copy: bool, k: int) -> None:
+    from pipec.runtime.layout import plan_layout
+    from pipec.runtime.server import Server, Settings, run_server
+
+    plan = ready_plan(copy)
+    run_server(Server(plan, plan_layout(plan.rows, BATCH), Settings(name, engine="benchmarks.share:Ready", wait_for=k)))
+
+
+def consume(name: str, seconds: float, field: str, out: str) -> None:
+    """Attach, read for some time, write what was measured."""
+    import pipec
+
+    begun = time.perf_counter()
+    loader = pipec.attach(name, as_="numpy", wait=30.0)
+    attached = time.perf_counter() - begun
+    batches: Iterator[Any] = iter(forever(loader))
+    touch(getattr(next(batches), field))
+    first = time.perf_counter() - begun
+    write(out, measured(batches, field, seconds) | {"attach": attached, "first": first})
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def measured(batches: Iterator[Any], field: str, seconds: float) -> dict[str, Any]:
+    """Records, CPU seconds and times of `next` of a loop of so many seconds."""
+    records, took = 0, []
+    cpu, started = time.process_time(), time.perf_counter()
+    while (now := time.perf_counter()) < started + seconds:
+        batch = next(batches)
+        took.append(time.perf_counter() - now)
+        image = getattr(batch, field)
+        touch(np.asarray(image))
+        records += len(image)
+        del batch, image
+    spent = time.perf_counter() - started
+    return {"records": records, "seconds": spent, "cpu": time.process_time() - cpu, "batches": len(took),
+            "p50": float(np.percentile(took, 50)), "p99": float(np.percentile(took, 99))}
+
+
+def write(out: str, result: dict[str, Any]) -> None:
+    Path(out).write_text(json.dumps(result))
+
+
+# --- peers --------------------------------------------------------------------------------------
+
+
+def plain_ring(k: int, seconds: float, copy: bool) -> list[dict[str, Any]]:
+    """The ring one writes by hand: four slots of a batch, a semaphore each way for each consumer."""
+    context = multiprocessing.get_context("spawn")
+    memory = multiprocessing.shared_memory.SharedMemory(create=True, size=SLOTS * BATCH * int(np.prod(SHAPE)))
+    full, free = [context.Semaphore(0) for _ in range(k)], [context.Semaphore(SLOTS) for _ in range(k)]
+    out: Any = context.Queue()
+    producer = context.Process(target=_plain_producer, args=(memory.name, full, free, copy), daemon=True)
+    consumers = [context.Process(target=_plain_consumer, args=(memory.name, full[j], free[j], seconds, out)) for j in range(k)]
+    try:
+        for process in (producer, *consumers):
+            process.start()
+        results = [out.get(timeout=60 + seconds) for _ in consumers]
+        for process in consumers:
+            process.join()
+        return results
+    finally:
+        producer.kill()
+        memory.close()
+        memory.unlink()
+
+
+def _slots(name: str) -> tuple[Any, np.ndarray]:
+    memory = multiprocessing.shared_memory.SharedMemory(name=name)
+    return memory, np.ndarray((SLOTS, BATCH, *SHAPE), np.uint8, memory.buf)
+
+
+def _plain_producer(name: str, full: list[Any], free: list[Any], copy: bool) -> None:
+    _memory, slots = _slots(name)
+    source = [np.random.default_rng(k).integers(0, 256, (BATCH, *SHAPE), np.uint8) for k in range(4)]
+    slots[:] = 0
+    turn = 0
+    while True:
+        for semaphore in free:
+            semaphore.acquire()
+        if copy:
+            np.copyto(slots[turn % SLOTS], source[turn % 4])
+        for semaphore in full:
+            semaphore.release()
+        turn += 1
+
+
+def _plain_consumer(name: str, full: Any, free: Any, seconds: float, out: Any) -> None:
+    _memory, slots = _slots(name)
+
+    def batches() -> Iterator[Any]:
+        turn = 0
+        while True:
+            full.acquire()
+            yield _Batch(slots[turn % SLOTS])
+            free.release()
+            turn += 1
+
+    made = batches()
+    next(made)
+    out.put(measured(made, "image", seconds))
+    for _ in range(4 * SLOTS):                            # the producer serves the others without us
+        free.release()
+
+
+class _Batch:
+    def __init__(self, image: np.ndarray):
+        self.image = image
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    running = subprocess.Popen([sys.executable, "-m", "benchmarks.share", *arguments], cwd=ROOT)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait(30)
+
+
+def gathered(commands: list[list[str]], folder: str, seconds: float) -> list[dict[str, Any]]:
+    """Results of processes that run at once."""
+    outs = [str(Path(folder) / f"out-{j}") for j in range(len(commands))]
+    running = [subprocess.Popen([sys.executable, "-m", "benchmarks.share", *c, out], cwd=ROOT)
+               for c, out in zip(commands, outs, strict=True)]
+    for each in running:
+        each.wait(120 + 4 * seconds)
+    return [json.loads(Path(out).read_text()) for out in outs]
+
+
+def tree_cpu(pid: int) -> float:
+    """CPU seconds of a process and its children."""
+    import psutil
+
+    root = psutil.Process(pid)
+    total = 0.0
+    for each in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def ours_ready(k: int, seconds: float, copy: bool = True) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder, process("serve-ready", "bench", str(int(copy)), str(k)):
+        return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
+
+
+def ours_served(program: str, k: int, seconds: float, threads: int) -> list[dict[str, Any]]:
+    """k consumers of `pipec serve`."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = subprocess.Popen([sys.executable, "-m", "pipec", "serve", program, "--name", "bench", "--threads", str(threads),
+                                   "--wait-for", str(k)], cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def independent(program: str, kind: str, k: int, seconds: float, threads: int) -> list[dict[str, Any]]:
+    """k loaders of their own: "ours", "shared" (`share=True`) or "torch"."""
+    with tempfile.TemporaryDirectory() as folder:
+        each = max(1, threads // k) if kind != "shared" else threads
+        return gathered([["alone", kind, program, str(each), str(seconds)]] * k, folder, seconds)
+
+
+def alone(kind: str, program: str, threads: int, seconds: float, out: str) -> None:
+    if kind == "torch":
+        from . import peers
+
+        batches = peers.torch_batches("W1", threads)
+    else:
+        import pipec
+
+        batches = forever(pipec.open(program, threads=threads, as_="numpy", share=kind == "shared"))
+        batches = ((b.image,) for b in batches)
+    made = (_Batch(np.asarray(b[0])) for b in batches)
+    touch(next(made).image)
+    write(out, measured(made, "image", seconds))
+
+
+def rate(results: list[dict[str, Any]]) -> float:
+    """Records delivered per second, by all."""
+    return sum(r["records"] / r["seconds"] for r in results)
+
+
+def compare(rounds: int, seconds: float, runs: dict[str, Any]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Every run once per round, in turn."""
+    results: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name, run in runs.items():
+            results[name].append(run())
+            print(f"  round {number + 1}, {name}: {rate(results[name][-1]):,.0f} records/s", file=sys.stderr)
+    return results
+
+
+def middle(results: list[list[dict[str, Any]]], of: Any) -> float:
+    return statistics.median(of(r) for r in results)
+
+
+def ready_table(rounds: int, seconds: float, ks: list[int]) -> str:
+    runs: dict[str, Any] = {}
+    for k in ks:
+        runs[f"pipec, {k}"] = lambda k=k: ours_ready(k, seconds)
+        runs[f"plain ring, {k}"] = lambda k=k: plain_ring(k, seconds, True)
+    results = compare(rounds, seconds, runs)
+    lines = [f"ready-made batches of {BATCH} × {' × '.join(map(str, SHAPE))} u8, written once; medians of {rounds}",
+             f"{'':18}{'records/s':>12}{'per batch and consumer: CPU µs':>32}{'next p50 µs':>13}{'p99 µs':>9}"]
+    for name, found in results.items():
+        cpu = middle(found, lambda r: sum(x["cpu"] for x in r) / sum(x["batches"] for x in r))
+        lines.append(f"{name:18}{middle(found, rate):>12,.0f}{1e6 * cpu:>32.0f}"
+                     f"{1e6 * middle(found, lambda r: r[0]['p50']):>13.0f}{1e6 * middle(found, lambda r: r[0]['p99']):>9.0f}")
+    for k in ks:
+        lines.append(f"{k} consumers: {middle(results[f'pipec, {k}'], rate) / middle(results[f'plain ring, {k}'], rate):.2f} × the plain ring")
+    return "\n".join(lines)
+
+
+def images_table(rounds: int, seconds: float, threads: int, ks: list[int]) -> str:
+    from . import data
+
+    data.images()
+    program = "benchmarks/W1.pipe"
+    runs: dict[str, Any] = {}
+    for k in ks:
+        runs[f"pipec serve, {k}"] = lambda k=k: ours_served(program, k, seconds, threads)
+    for k in (1, max(ks)):
+        runs[f"own pipec loaders, {k}"] = lambda k=k: independent(program, "ours", k, seconds, threads)
+        runs[f"own torch loaders, {k}"] = lambda k=k: independent(program, "torch", k, seconds, threads)
+    runs["share=True, 1"] = lambda: independent(program, "shared", 1, seconds, threads)
+    results = compare(rounds, seconds, runs)
+    one = middle(results[f"pipec serve, {ks[0]}"], rate)
+    lines = [f"W1 (JPEG → 224 f32), batches of {BATCH}, {threads} threads; medians of {rounds}",
+             f"{'':24}{'records/s, all together':>24}{'× one consumer':>16}"]
+    for name, found in results.items():
+        lines.append(f"{name:24}{middle(found, rate):>24,.0f}{middle(found, rate) / one:>16.2f}")
+    own, shared = middle(results["own pipec loaders, 1"], rate), middle(results["share=True, 1"], rate)
+    lines.append(f"one script, share=True against a producer of its own: {shared / own:.3f} ×")
+    attach = middle(results[f"pipec serve, {ks[0]}"], lambda r: r[0]["attach"])
+    lines.append(f"attach to a running server: {1000 * attach:.0f} ms")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks share", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--consumers", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--only", choices=("ready", "images"))
+    options = parser.parse_args(arguments)
+    if options.only != "images":
+        print(ready_table(options.rounds, options.seconds, options.consumers))
+    if options.only != "ready":
+        print(images_table(options.rounds, options.seconds, options.threads, options.consumers))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve-ready", name, copy, k]:
+            serve_ready(name, copy == "1", int(k))
+        case ["consume", name, seconds, field, out]:
+            consume(name, float(seconds), field, out)
+        case ["alone", kind, program, threads, seconds, out]:
+            alone(kind, program, int(threads), float(seconds), out)
+        case rest:
+            main(rest)
