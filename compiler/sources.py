@@ -40,7 +40,7 @@ class Kind:
 PLAIN = (*NUMBERS, "bool")
 TABLE = (*PLAIN, "bytes", "text", "path")
 _TEXT, _INT, _BOOL, _TEXTS = Type("text"), Type("i64"), Type("bool"), Type("text", ("_",))
-_STREAM = {"stream": _BOOL}  # read front to back only, e.g. from a pipe: never at random
+_STREAM = {"stream": _BOOL}  # read front to back only: packed files aren't unpacked onto the disk
 
 KINDS: dict[str, Kind] = {
     "tar": Kind("WebDataset shards: members with one key are one record, a column is a member's suffix",
@@ -63,8 +63,9 @@ KINDS: dict[str, Kind] = {
     "arrow": Kind("Arrow IPC and Feather files, Hugging Face datasets on disk", TABLE, gaps=True,
                   note="`from \"s.a\"` is a field of a struct"),
     "csv": Kind("text tables with a header line", (*PLAIN, "text", "path"), tensors=False, stacks=True, gaps=True,
-                options={"delimiter": _TEXT, "header": _BOOL, "nulls": _TEXTS, **_STREAM},
-                note="`header=false` names columns by number, from 0; `nulls` lists spellings of missing values;"
+                options={"delimiter": _TEXT, "header": _BOOL, "nulls": _TEXTS, "nulls_of": _TEXTS, **_STREAM},
+                note="`header=false` names columns by number, from 0; `nulls` lists spellings of missing values,"
+                     " `nulls_of` those of one column (\"age=-1\");"
                      " `f32[3] from \"x{1..3}\"` is three columns as one field"),
     "jsonl": Kind("one JSON object per line", (*PLAIN, "text", "path"), gaps=True, options=_STREAM,
                   note="`from \"a.b\"` is b of the object a"),

@@ -1,7 +1,8 @@
 """`csv`: text tables by RFC 4180, with an index of rows that knows quotes, so that any row can be read.
 
 A field that begins with a quote goes to its closing quote, with delimiters, newlines and `""` in it. LF or CRLF ends a
-row; a bare CR doesn't. An empty field, or one of the option `nulls`, is missing, unless it is quoted.
+row; a bare CR doesn't. An empty field, or one of the options `nulls` and `nulls_of` ("column=spelling"), is missing,
+unless it is quoted.
 """
 from __future__ import annotations
 
@@ -33,12 +34,25 @@ class CsvSource:
         end = re.escape(self.delimiter)
         self.field = re.compile(rb'(?:"((?:[^"]|"")*+)"|((?!")[^%b]*+))(%b|\Z)' % (end, end), re.DOTALL)
         self.rows = Rows(self.paths, self.delimiter, header=header, stream=bool(options.get("stream")))
+        own = [_own_null(str(n)) for n in options.get("nulls_of", ())]
+        self.nulls_at: list[dict[int, set[bytes]]] = []   # for each file, where columns have spellings of their own
         self.places: list[list[list[int]]] = []   # for each file and field, where its columns stand
         self.width: list[int] = []
         for number, path in enumerate(self.paths):
             names = self._names(number, path, header)
             self.width.append(len(names))
             self.places.append([[self._place(path, names, n, w, header) for n in w.names] for w in self.wanted])
+            self.nulls_at.append(self._own_nulls(path, names, own))
+
+    def _own_nulls(self, path: str, names: list[str], own: Sequence[tuple[str, bytes]]) -> dict[int, set[bytes]]:
+        found: dict[int, set[bytes]] = {}
+        for name, spelling in own:
+            if names and name not in names:
+                raise SourceError("E0601", f"`{path}` has no column `{name}`, which `nulls_of` names",
+                                  (f"its columns: {', '.join(f'`{n}`' for n in names[:12])}",))
+            if names:
+                found.setdefault(names.index(name), set(self.nulls)).add(spelling)
+        return found
 
     def _names(self, file: int, path: str, header: bool) -> list[str]:
         """The names of a file's columns: of its first row, or numbers."""
@@ -103,13 +117,13 @@ class CsvSource:
             raise BadRecord("E0801", f"this row has {len(cells)} fields, not {self.width[file]}")
         out = {}
         for w, places in zip(self.wanted, self.places[file]):
-            values = [self._value(cells[p], w) for p in places]
+            values = [self._value(cells[p], w, self.nulls_at[file].get(p, self.nulls)) for p in places]
             out[w.field] = values[0] if len(w.names) == 1 else stack_values(values, w)
         return out
 
-    def _value(self, cell: Cell, w: Wanted) -> Any:
+    def _value(self, cell: Cell, w: Wanted, nulls: set[bytes]) -> Any:
         data, quoted = cell
-        if data in self.nulls and not quoted:
+        if data in nulls and not quoted:
             if w.missing:
                 return None
             if w.dtype is not None or data:
@@ -142,7 +156,7 @@ class CsvSource:
         by_place = list(zip(*split))
         out: dict[str, Any] = {}
         for w, places in zip(self.wanted, self.places[file]):
-            made = [_column(by_place[p], w, self.nulls) for p in places]
+            made = [_column(by_place[p], w, self.nulls_at[file].get(p, self.nulls)) for p in places]
             if len(w.names) == 1:
                 out[w.field] = made[0]
             elif w.dtype is None:
@@ -171,6 +185,13 @@ def _delimiter(text: str) -> bytes:
     if len(data) != 1 or data in b'"\r\n':
         raise SourceError("E0810", "`delimiter` is one ASCII character, no quote and no line end", ('for tabs: delimiter="\\t"',))
     return data
+
+
+def _own_null(text: str) -> tuple[str, bytes]:
+    name, equals, spelling = text.partition("=")
+    if not equals or not name:
+        raise SourceError("E0810", f"`nulls_of` holds `{text[:40]}`: write a column and a spelling, such as `age=-1`")
+    return name, spelling.encode("utf-8")
 
 
 def _open(raw: bytes, at: int) -> bool:
