@@ -10,7 +10,7 @@ MOST_PLACES = 4_000_000
 OBSTACLES = {
     "field": "depends on the record", "extent": "a size that only the data tell", "draw": "drawn at random",
     "epoch": "changes from epoch to epoch", "param": "may still be set below `share`", "count": "depends on the batch",
-    "extern": "a Python function's result",
+    "extern": "a Python function's result", "weight": "what trainers return",
 }
 
 

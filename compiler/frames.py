@@ -108,7 +108,7 @@ def varies(dim: Dim, count: bool = True) -> bool:
     """May this size differ from record to record (`count`: does the number of records in a frame matter)."""
     if isinstance(dim, int):
         return False
-    ops = {"field", "extent", "draw", "call", "extern", "index", "reduce"} | ({"count"} if count else set())
+    ops = {"field", "extent", "draw", "weight", "call", "extern", "index", "reduce"} | ({"count"} if count else set())
     return any(n.op in ops for n in walk(dim))
 
 
@@ -222,7 +222,7 @@ def _translated(n: Node, table: dict[Node, Node], memo: dict[Node, Node | None])
     if n in memo:
         return memo[n]
     made: Node | None
-    if n.op in ("field", "extent", "draw", "part", "call", "extern", "build", "reduce"):
+    if n.op in ("field", "extent", "draw", "weight", "part", "call", "extern", "build", "reduce"):
         made = None
     elif not n.args:
         made = n

@@ -114,7 +114,7 @@ def _above(where: Node, spans: Spans) -> Node | None:
 def _same_above(stage: Node, condition: Node) -> bool:
     """Does a condition mean the same above this stage."""
     for n in walk(condition):
-        if n.op in ("draw", "count", "epoch", "param", "extern", "call") or is_size(n):
+        if n.op in ("draw", "weight", "count", "epoch", "param", "extern", "call") or is_size(n):
             return False
         if n.op == "field" and stage.op == "each" and n["name"] in stage["fields"]:
             return False

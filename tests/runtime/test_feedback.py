@@ -228,6 +228,8 @@ def test_ranks_need_one_producer(program):
     ('w = weight("loss", default=0.5)', 'w = weight(loss, default=0.5)', "E0202"),
     ('w = weight("loss", default=0.5)', 'w = weight("lo ss", default=0.5)', "E0202"),
     ('w = weight("loss", default=0.5)', 'w = weight("loss", default=x)', "E0202"),
+    ("seed 3\n", 'seed 3\nlet W = weight("loss", default=1)\n', "E0212"),
+    ("  share()\n  batch(8)\n", "  batch(8)\n  x = x + 1\n  share()\n", "E0516"),
     ("  share()\n", '  share()\n  where x > 0\n  w = weight("loss", default=1)\n', "E0516"),
 ])
 def test_messages(program, line, instead, code):
