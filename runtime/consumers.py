@@ -88,7 +88,7 @@ def to_jax(value: Any) -> Any:
         return value
     import jax
 
-    if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+    if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
         array = _narrowed(array)
     return jax.device_put(array)
 

@@ -102,7 +102,7 @@ Said = Union[Begin, Ready, Epoch, Task, Done, Failed]
 def line(sock: socket.socket) -> Channel:
     """One end of the socket between producer and worker."""
     channel = Channel(sock, LARGEST)
-    channel.decoder = msgspec.msgpack.Decoder(Said)   # type: ignore[assignment]
+    channel.decoder = msgspec.msgpack.Decoder(Said)
     return channel
 
 
@@ -152,15 +152,16 @@ def sent(chunk: Chunk) -> Done:
     rows = [Record({k: packed(v) for k, v in r.fields.items()}, r.id, r.next, r.count) for r in chunk.rows]
     bad = [Bad(f.frame, f.site, f.code, f.reason, f.label, None if f.error is None else failed(0, f.error))
            for f in chunk.failures]
-    arrays = (np.ascontiguousarray(a, np.int64).tobytes() for a in (chunk.positions, chunk.nexts, chunk.passed, chunk.kept))
-    return Done(*arrays, np.ascontiguousarray(chunk.ids, np.uint64).tobytes(), bad, rows)
+    positions, nexts, passed, kept = (np.ascontiguousarray(a, np.int64).tobytes() for a in (
+        chunk.positions, chunk.nexts, chunk.passed, chunk.kept))
+    return Done(positions, nexts, passed, kept, np.ascontiguousarray(chunk.ids, np.uint64).tobytes(), bad, rows)
 
 
 def received(done: Done) -> Chunk:
     rows = [Row({k: unpacked(v) for k, v in r.fields.items()}, r.id, r.next, count=r.count) for r in done.rows]
     bad = [Failure(b.frame, b.site, b.code, b.reason, b.label, None if b.error is None else error_of(b.error)) for b in done.bad]
-    arrays = [_integers(a) for a in (done.positions, done.nexts, done.passed, done.kept)]
-    return Chunk(*arrays, np.frombuffer(done.ids, np.uint64), bad, rows)
+    positions, nexts, passed, kept = (_integers(a) for a in (done.positions, done.nexts, done.passed, done.kept))
+    return Chunk(positions, nexts, passed, kept, np.frombuffer(done.ids, np.uint64), bad, rows)
 
 
 def _integers(data: bytes) -> NDArray[np.int64]:
