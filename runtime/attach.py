@@ -37,6 +37,7 @@ from .layout import (
     ROOM_WANTED,
     RUN,
     SHARE,
+    SINCE,
     STATE,
     TAKEN,
     WAITED,
@@ -409,7 +410,8 @@ class RowReader:
 
     def _wait(self, n: int, exact: bool) -> int:
         """Sleep until rows are there. What is wanted is stored before looking again, so no signal is lost."""
-        started = time.perf_counter()
+        started = time.monotonic_ns()
+        self._store(SINCE, started)
         try:
             while True:
                 self._store(WANTED, self.position + (n if exact else 1))
@@ -426,7 +428,8 @@ class RowReader:
                 self.attachment.sleep()
         finally:
             self._store(WANTED, 0)
-            self.waited += time.perf_counter() - started
+            self._store(SINCE, 0)
+            self.waited += (time.monotonic_ns() - started) / 1e9
             self._store(WAITED, int(1e9 * self.waited))
 
     def _check(self, n: int, exact: bool) -> None:

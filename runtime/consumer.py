@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .atomics import atomics
-from .layout import ENDS_READ, GENERATION, LOST, POSITION, RELEASED, TAKEN, WAITED, WANTED
+from .layout import ENDS_READ, GENERATION, LOST, POSITION, RELEASED, SINCE, TAKEN, WAITED, WANTED
 from .memory import PAGE
 from .memory import Mapping as Memory
 
@@ -99,10 +99,12 @@ class Consumer:
         """The head it sleeps for, 0 where it doesn't."""
         return atomics().load(self.page.address + WANTED)
 
-    def counts(self) -> tuple[int, int, int]:
-        """(nanoseconds waited, rows taken, rows lost), as the consumer tells them."""
+    def counts(self) -> tuple[float, int, int]:
+        """(seconds waited, rows taken, rows lost), as the consumer tells them."""
         load, page = atomics().load, self.page.address
-        return load(page + WAITED), load(page + TAKEN), load(page + LOST)
+        since = load(page + SINCE)
+        now = max(0, time.monotonic_ns() - since) if since else 0
+        return (load(page + WAITED) + now) / 1e9, load(page + TAKEN), load(page + LOST)
 
     def stalls(self, row: int) -> float:
         """Seconds since it first held the producer back at this row."""

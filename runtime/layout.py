@@ -21,8 +21,9 @@ RUNNING, FAILED = 0, 1                 # values of STATE
 END_TABLE = PAGE                       # (epoch, row it ends before), by number of the end mod END_COUNT
 END_COUNT = 256
 HEADER = END_TABLE + pages(END_COUNT * 16)
-# In a consumer's control page. GENERATION: of the place it has taken. WAITED: nanoseconds. LOST: rows passed unread.
-RELEASED, POSITION, WANTED, ENDS_READ, GENERATION, WAITED, TAKEN, LOST = range(0, 8 * WORD, WORD)
+# In a consumer's control page. GENERATION: of the place it has taken. WAITED: nanoseconds. SINCE: when it began to wait, 0
+# where it doesn't. LOST: rows passed unread.
+RELEASED, POSITION, WANTED, ENDS_READ, GENERATION, WAITED, SINCE, TAKEN, LOST = range(0, 9 * WORD, WORD)
 ALIGN = 64                             # of each value in a byte ring
 SHARE = 4                              # one reservation or one batch takes at most this part of the ring
 MOST_ROWS = 1 << 40

@@ -238,7 +238,7 @@ class Channel:
             sent = self.sock.sendmsg([data], rights)
             self.sock.sendall(memoryview(data)[sent:])
         except OSError as error:
-            raise Gone(f"the other side has left: {error}") from error
+            raise Gone(f"it has left: {error}") from error
 
     def receive(self, wait: bool = False) -> Message | None:
         """The next message; None where none is there yet and `wait` is false. Raises Gone."""
@@ -257,14 +257,14 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise Gone(f"the other side has left: {error}") from error
+            raise Gone(f"it has left: {error}") from error
         for level, kind, raw in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 got = array.array("i")
                 got.frombytes(raw[: len(raw) - len(raw) % got.itemsize])
                 self.fds.extend(got)
         if not data:
-            raise Gone("the other side has left")
+            raise Gone("it has left")
         if len(self.fds) > MOST_FDS:
             raise Nonsense("too many files were sent")
         self.buffer += data

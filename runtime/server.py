@@ -10,10 +10,8 @@ import os
 import resource
 import selectors
 import signal
-import socket
-import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,23 +19,22 @@ from typing import Any
 import msgspec
 
 from . import messages, rendezvous
+from .client import Client
 from .consumer import Began, BrokenConsumer, Consumer
 from .errors import DataError
 from .layout import Layout
 from .memory import PAGE, check_received, create, seal
-from .messages import Ask, Attach, Channel, Counts, Feedback, Gone, Join, Joined, Look, Member, Nonsense, Report, Stop, Welcome
+from .messages import Ask, Attach, Counts, Feedback, Gone, Join, Look, Nonsense, Report, Stop, Welcome
+from .places import Places
 from .plan import Plan
-from .ring import Run, Writer
+from .ring import Writer
 from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, use_ring, weights_of
+from .work import Work
 
 VERSION = 1                            # of what is said over the socket
-LARGEST = 16 << 20                     # bytes of a message that a server takes
 HELLO_SECONDS = 10.0                   # until the first message of who connects
-GRACE = 5.0                            # seconds for which consumers of a stream that broke wait for one another
-AFTER_FAILURE = 2.0
 DRAIN_SECONDS = 10.0                   # for what is there to be read, after it was told to end
-SEND_SECONDS = 2                       # a consumer that doesn't read its messages for so long is gone
-Place = tuple[int, int, int]           # epoch, next, skip
+MOST_CLIENTS = 1024
 
 
 @dataclass(frozen=True)
@@ -61,23 +58,8 @@ class Settings:
     engine: str = "pipec.runtime.engine:Engine"
 
 
-class Client:
-    """A connection: somebody who looks, or (with a consumer) a member."""
-
-    def __init__(self, sock: socket.socket):
-        self.channel = Channel(sock, LARGEST, SEND_SECONDS)
-        self.pid, self.uid = rendezvous.peer(sock)
-        self.since = time.monotonic()
-        self.pidfd: int | None = None
-        self.number, self.label = 0, ""
-        self.consumer: Consumer | None = None
-        self.request: Join | None = None                  # a place it waits for
-        self.last = 0                                     # number of its last request
-        self.silent = True                                # nothing has come from it yet
-
-
 class Server:
-    """Serves one plan. `serve` returns when it has ended; raises DataError where it can't start.
+    """Serves one plan. `serve` returns when it has ended; raises DataError where it can't start, Taken where its name is.
 
     `given`: the params that were set, for consumers that compile lines of their own. `say` gets a line for each
     consumer that comes or goes.
@@ -88,31 +70,17 @@ class Server:
         self.plan, self.layout, self.settings, self.say = plan, layout, settings, say
         self.given, self.run_name = given or {}, run
         self.encoded = msgspec.msgpack.encode(plan)
-        self.began_at = time.monotonic()
+        self.began_at = self.idle_since = time.monotonic()
+        self.drain_until: float | None = None             # all were told that it ends
+        self.draining = False                             # it was told to end
         self.clients: dict[int, Client] = {}
         self.numbers = self.rejected = 0
-        self.changed = threading.Condition()
-        self.seek: Place | None = None                    # where the engine is to go
-        self.run: Run | None = None
-        self.broken: tuple[Run, BaseException] | None = None
-        self.finished = self.ending = self.draining = False
-        self.started = False
-        self.expected: tuple[int, float] | None = (settings.wait_for, float("inf"))   # consumers to wait for, until when
-        self.rest: Place = (0, 0, 0)                      # where the last one left
-        self.idle_since = time.monotonic()
-        self.drain_until: float | None = None             # all were told that it ends
         self.leaving: deque[tuple[Consumer, Exception]] = deque()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.selector = selectors.DefaultSelector()
         self.name_lock = rendezvous.lock(settings.name)
         try:
-            self.engine = make_engine(settings.engine, plan, {
-                "threads": settings.threads, "allow_extern": settings.allow_extern, "processes": True})
-            self.length = length_of(self.engine)
-            self.table = getattr(self.engine, "table", None)   # what consumers return
-            if self.table is not None:
-                self.table.members = self._reading
-            self._make_ring()
+            self._make_engine()
             self.listener = rendezvous.listen(settings.name)
         except BaseException:
             os.close(self.name_lock)
@@ -120,32 +88,33 @@ class Server:
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         self.selector.register(self.wake_fd, selectors.EVENT_READ, self._woken)
 
-    def _make_ring(self) -> None:
+    def _make_engine(self) -> None:
+        settings = self.settings
+        self.engine = make_engine(settings.engine, self.plan, {
+            "threads": settings.threads, "allow_extern": settings.allow_extern, "processes": True})
+        self.length = length_of(self.engine)
+        self.table = getattr(self.engine, "table", None)  # what consumers return
+        if self.table is not None:
+            self.table.members = lambda: [c.number for c in self._members() if c.consumer.active]
         self.ring_fd = create("pipec-ring", self.layout.total)
         self.room_fd, self.heap_fd = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2))
-        self.writer = Writer(self.layout, self.ring_fd, self.room_fd, self.heap_fd, self.settings.max_skew,
-                             self.settings.patience, self._leaves, self.wake)
+        self.writer = Writer(self.layout, self.ring_fd, self.room_fd, self.heap_fd, settings.max_skew, settings.patience,
+                             self._leaves, self.wake)
         use_ring(self.engine, self.writer, self.ring_fd)
         seal(self.ring_fd)
+        self.work = Work(self.engine, self.writer, settings.epochs, self.wake)
+        self.places = Places(self.writer, self.work, self._members, settings.wait_for, settings.fresh, self.table, self._no_more)
 
     # -- life
 
     def serve(self) -> None:
-        worker = threading.Thread(target=self._work, name="pipec-engine", daemon=True)
-        worker.start()
         try:
             while not self._over():
                 for key, _ in self.selector.select(self._until()):
                     key.data()
                 self._look_after()
         finally:
-            with self.changed:
-                self.ending = True
-                if self.run is not None:
-                    self.run.stop()
-                self.changed.notify_all()
-            worker.join(DRAIN_SECONDS)
-            self._close(worker.is_alive())
+            self._close()
 
     def stop(self) -> None:
         """Produce no more; end when what is there was read. May be called from a signal handler."""
@@ -163,25 +132,23 @@ class Server:
     def _until(self) -> float | None:
         """Seconds until something is due."""
         now, due = time.monotonic(), [c.since + HELLO_SECONDS for c in self.clients.values() if c.silent]
-        if self.expected is not None and self._asking():
-            due.append(self.expected[1])
+        due.append(self.places.due)
         if self.settings.linger is not None and not self._members():
             due.append(self.idle_since + self.settings.linger)
         if self.drain_until is not None:
             due.append(min(self.drain_until, now + 0.05))
-        least = min(due, default=float("inf"))
+        least = min(due)
         return None if least == float("inf") else max(0.0, least - now)
 
     def _over(self) -> bool:
         members, now = self._members(), time.monotonic()
         if self.drain_until is not None:
-            return all(self._read_all(m) for m in members) or now > self.drain_until
+            return all(self._read_all(m.consumer) for m in members) or now > self.drain_until
         linger = self.settings.linger
         return linger is not None and not members and now > self.idle_since + linger
 
-    def _read_all(self, client: Client) -> bool:
-        consumer, writer = client.consumer, self.writer
-        assert consumer is not None
+    def _read_all(self, consumer: Consumer) -> bool:
+        writer = self.writer
         with contextlib.suppress(BrokenConsumer):
             consumer.update(writer)
         return not consumer.active or (consumer.released == writer.head and consumer.ends == writer.ends)
@@ -191,27 +158,31 @@ class Server:
         while self.leaving:
             consumer, error = self.leaving.popleft()
             for client in self._members():
-                if client.consumer is consumer:
+                if client.member is consumer:
                     self._send_away(client, error)
+        if self.work.broken is not None:
+            self._tell_broken()
+        if (self.work.finished or self.draining) and self.drain_until is None:
+            self._tell_end()
+        if self.drain_until is None:
+            self.places.arrange()
         now = time.monotonic()
         for client in list(self.clients.values()):
             if client.silent and now > client.since + HELLO_SECONDS:
                 self.rejected += 1
-                self._drop(client, "it said nothing")
-        if self.broken is not None:
-            self._tell_broken()
-        if (self.finished or self.draining) and self.drain_until is None:
-            self._tell_end()
-        self._arrange()
+                client.gone = "it said nothing"
+            if client.gone is not None:
+                self._forget(client, client.gone)
 
-    def _close(self, engine_hangs: bool) -> None:
+    def _close(self) -> None:
+        stopped = self.work.end(DRAIN_SECONDS)
         for client in list(self.clients.values()):
-            self._forget(client)
+            self._forget(client, "the server ends")
         self.selector.close()
         with contextlib.suppress(OSError):
             rendezvous.socket_path(self.settings.name).unlink()
         self.listener.close()
-        if not engine_hangs:                              # else the process is about to end, and its memory with it
+        if stopped:                                       # else the process is about to end, and its memory with it
             close = getattr(self.engine, "close", None)
             if close is not None:
                 close()
@@ -219,63 +190,22 @@ class Server:
         for fd in (self.ring_fd, self.room_fd, self.heap_fd, self.wake_fd, self.name_lock):
             os.close(fd)
 
-    # -- the engine's thread
-
-    def _work(self) -> None:
-        while True:
-            with self.changed:
-                while self.seek is None and not self.ending:
-                    self.changed.wait()
-                if self.ending or self.seek is None:
-                    return
-                (epoch, start, skip), self.seek = self.seek, None
-                self.run = run = self.writer.begin(epoch, start, skip)
-            self.wake()
-            try:
-                while not run.stopped and not self._last(epoch):
-                    self.engine.run(epoch, start, skip, run)
-                    epoch, start, skip = epoch + 1, 0, 0
-                if not run.stopped:
-                    self.finished = True
-            except BaseException as error:
-                if not run.stopped:
-                    self.broken = (run, error)
-            with self.changed:
-                self.run = None
-            self.wake()
-
-    def _last(self, epoch: int) -> bool:
-        return self.settings.epochs is not None and epoch >= self.settings.epochs
-
-    def _go(self, place: Place) -> None:
-        """Have the engine go there."""
-        self.started, self.expected = True, None
-        with self.changed:
-            self.seek = place
-            if self.run is not None:
-                self.run.stop()
-            self.changed.notify_all()
-
-    def _halt(self) -> None:
-        with self.changed:
-            self.seek = None
-            if self.run is not None:
-                self.run.stop()
-
     # -- sockets
+
+    def _members(self) -> list[Client]:
+        return [c for c in list(self.clients.values()) if c.member is not None]
 
     def _accept(self) -> None:
         try:
             sock, _ = self.listener.accept()
         except OSError:                                   # it has left again, or there are no more fds
             return
-        client = Client(sock)
-        if client.uid != os.getuid() or self.draining or len(self.clients) >= 1024:
-            self.rejected += 1
-            client.channel.close()
-            return
         self.numbers += 1
-        client.number = self.numbers
+        client = Client(sock, self.numbers)
+        if client.uid != os.getuid() or self.draining or len(self.clients) >= MOST_CLIENTS:
+            self.rejected += 1
+            client.close()
+            return
         self.clients[client.number] = client
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._hear(client))
 
@@ -288,24 +218,26 @@ class Server:
                 self._obey(client, message)
         except Gone as reason:
             self.rejected += isinstance(reason, Nonsense)
-            self._drop(client, str(reason))
+            client.gone = str(reason)
         except DataError as error:
             self._send_away(client, error)
 
     def _obey(self, client: Client, message: Any) -> None:
         match message:
             case Look():
-                client.channel.send(self.report())
+                client.send(self.report())
             case Stop():
                 self.stop()
-            case Attach() if client.consumer is None:
+            case Attach() if client.member is None:
                 self._attach(client, message)
-            case Join() if client.consumer is not None:
-                self._wants(client, message)
-            case Feedback() if client.consumer is not None:
+            case Join() if client.member is not None:
+                self.places.wanted(client, message)
+                if self.drain_until is not None:
+                    client.refuse(self._end_error())
+            case Feedback() if client.member is not None:
                 take_feedback(self.engine, client.number, message)
-            case Ask() if client.consumer is not None:
-                client.channel.send(self._counts(message))
+            case Ask() if client.member is not None:
+                client.send(self._counts(message))
             case _:
                 raise Nonsense("it says what it may not say here")
 
@@ -313,7 +245,7 @@ class Server:
         if message.version != VERSION:
             raise DataError("E0830", f"the server `{self.settings.name}` is of another version of pipec",
                             notes=("stop it and start it again",))
-        if self.finished:
+        if self.work.finished:
             raise self._no_more()
         if message.when_slow not in ("wait", "drop", "skip"):
             raise Nonsense("no such when_slow")
@@ -332,7 +264,7 @@ class Server:
             raise Nonsense(str(error)) from error
         finally:
             os.close(control)
-        client.consumer, client.label, client.since = consumer, message.label[:200], time.monotonic()
+        client.member, client.label, client.since = consumer, message.label[:200], time.monotonic()
         self.writer.join(consumer)
         with contextlib.suppress(OSError):                # its socket may live on in children it forked
             client.pidfd = os.pidfd_open(client.pid)
@@ -343,221 +275,59 @@ class Server:
         with contextlib.suppress(Gone):                   # what it said last
             while client.channel.receive() is not None:
                 pass
-        self._drop(client, "its process has ended")
+        client.gone = "its process has ended"
 
     def _send_away(self, client: Client, error: Exception) -> None:
-        """Say why, and forget the client."""
-        told = error if isinstance(error, DataError) else None
-        if told is not None:
-            with contextlib.suppress(Gone):
-                client.channel.send(messages.failed(client.last, told))
+        """Say why, and have it forgotten."""
+        if isinstance(error, DataError):
+            client.refuse(error)
+            client.gone = error.title
         else:
             self.rejected += 1
-        self._drop(client, str(error) if told is None else told.title)
+            client.gone = str(error)
 
-    def _drop(self, client: Client, reason: str) -> None:
-        if client.number not in self.clients:
-            return
-        consumer = client.consumer
-        if consumer is not None:
-            _, taken, lost = consumer.counts()
-            told = f", {lost:,} lost" if lost else ""
-            self.say(f"detached  #{client.number} {client.label} (process {client.pid}): {reason}; {taken:,} records{told}")
-        self._forget(client)
-        if consumer is not None and not self._members():
-            self._all_left(consumer)
-
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: Client, reason: str) -> None:
         del self.clients[client.number]
+        for registered in (client.channel.sock, client.pidfd):
+            with contextlib.suppress(KeyError, ValueError):
+                if registered is not None:
+                    self.selector.unregister(registered)
+        client.close()
+        consumer = client.member
+        if consumer is None:
+            return
+        self.writer.leave(consumer)
         if self.table is not None:
             self.table.leave(client.number)
-        with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(client.channel.sock)
-        if client.consumer is not None:
-            self.writer.leave(client.consumer)
-        if client.pidfd is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self.selector.unregister(client.pidfd)
-            os.close(client.pidfd)
-        client.channel.close()
-
-    def _all_left(self, last: Consumer) -> None:
-        """Work for nobody stops; it goes on where the last one was."""
-        self.idle_since = time.monotonic()
-        if not self.started:
-            return
-        self._halt()
-        with self.writer.lock:
-            self.rest = self._place_of(last) or self.rest
-        self.expected = (1, float("inf"))
-
-    def _place_of(self, consumer: Consumer) -> Place | None:
-        """The point of the stream a consumer has read up to. For callers that hold the writer's lock."""
-        writer = self.writer
-        row = consumer.position(writer.head)
-        began = [b for b in writer.began if b.row <= row and b.ends <= consumer.ends]
-        if not began or consumer.began is None:
-            return None
-        start = began[-1]
-        if row == start.row:
-            return (start.epoch, start.next, start.skip)
-        return (start.epoch, *writer.point(row - 1)) if row > writer.legible else None
-
-    # -- places
-
-    def _members(self) -> list[Client]:
-        return [c for c in list(self.clients.values()) if c.consumer is not None]
-
-    def _asking(self) -> list[Client]:
-        return [c for c in self._members() if c.request is not None]
-
-    def _together(self, asking: list[Client]) -> list[Client]:
-        """Those whose group has come: ranks begin at one place."""
-        groups = Counter(c.request.group for c in asking if c.request is not None)
-        return [c for c in asking if c.request is not None and groups[c.request.group] >= c.request.group[1]]
-
-    def _wants(self, client: Client, request: Join) -> None:
-        assert client.consumer is not None
-        if request.when not in ("epoch", "now") or request.number <= client.last or not _sensible(request.state):
-            raise Nonsense("no place to ask for")
-        client.request, client.last = request, request.number
-        with self.changed:
-            running = self.seek is None and self.run is not None and not self.run.stopped
-        with self.writer.lock:                            # while it is counted its rows are there
-            found = self._found(client, request) if running and client.consumer.active else None
-            client.consumer.rest()
-            if found is not None:
-                client.consumer.place(found)
-        if self.drain_until is not None:
-            client.request = None
-            self._refuse(client, self._end_error())
-        if request.others > 1 and not self.started:
-            known = self.expected[0] if self.expected is not None else 1
-            self.expected = (max(known, request.others), time.monotonic() + GRACE)
-        self.writer.wake()
-
-    def _arrange(self) -> None:
-        """Give those who ask their places, and start the engine when all are there."""
-        asking = self._together(self._asking())
-        with self.changed:
-            starting, run = self.seek is not None, self.run
-        if not asking or starting or self.drain_until is not None:
-            return
-        if run is None or run.stopped:
-            self._start(asking)
-            return
-        without = [client for client in asking if not self._give_place(client)]
-        if without:
-            self._not_there(without)
-
-    def _start(self, asking: list[Client]) -> None:
-        if self.expected is not None:
-            count, until = self.expected
-            if len(asking) < count and time.monotonic() < until:
-                return
-        states = [c.request.state for c in asking if c.request is not None and c.request.state is not None]
-        place = min(states) if states else self._next(asking)
-        if self.table is not None:
-            self.table.resume(place[0], next((c.request.weights for c in asking if c.request and c.request.state == place), None))
-        if self._last(place[0]):
-            for client in asking:
-                self._send_away(client, self._no_more())
-            return
-        self._go(place)
-
-    def _next(self, asking: list[Client]) -> Place:
-        """Where those go on who have no state."""
-        if not self.started or self.settings.fresh:
-            return (0, 0, 0)
-        if any(c.request is not None and c.request.when == "now" for c in asking):
-            return self.rest
-        return self.rest if self.rest[1:] == (0, 0) else (self.rest[0] + 1, 0, 0)
-
-    def _give_place(self, client: Client) -> bool:
-        """False where the rows it asks for aren't in the ring. It may have to wait for the end of the epoch."""
-        consumer, request = client.consumer, client.request
-        assert consumer is not None and request is not None
-        with self.writer.lock:
-            if not consumer.active:
-                found = self._found(client, request)
-                if found is not None:
-                    consumer.place(found)
-                else:
-                    consumer.rest(waits=request.state is None and self._others_read(client))
-                    return consumer.waits
-        began = consumer.began
-        assert began is not None
-        client.request = None
-        if self.table is not None:
-            self.table.close(client.number, began.epoch - 1)
-        try:
-            client.channel.send(Joined(request.number, began.row, began.ends, consumer.generation, began.epoch, began.next,
-                                       began.skip, len(self._members())))
-        except Gone as reason:
-            self._drop(client, str(reason))
-        return True
-
-    def _found(self, client: Client, request: Join) -> Began | None:
-        if request.state is not None:
-            found = self.writer.find(*request.state)
-            far = found is not None and found.epoch < request.state[0]
-            return found if not far or self._others_read(client) else None   # alone it needn't wait for an epoch to pass
-        return self.writer.now() if request.when == "now" else self.writer.epoch_start()
-
-    def _reading(self) -> list[int]:
-        return [c.number for c in list(self.clients.values()) if c.consumer is not None and c.consumer.active]
-
-    def _others_read(self, client: Client) -> bool:
-        return any(c is not client and c.consumer is not None and c.consumer.active for c in self._members())
-
-    def _not_there(self, clients: list[Client]) -> None:
-        """The rows they ask for aren't in the ring: the engine makes them again if nobody reads."""
-        with self.writer.lock:
-            now = self.writer.now()
-        states = [c.request.state for c in clients if c.request is not None and c.request.state is not None]
-        if not any(self._others_read(client) for client in clients):
-            self._go(min(states) if states else (now.epoch + 1, 0, 0))
-            return
-        for client in clients:
-            assert client.request is not None and client.request.state is not None
-            epoch, position, _ = client.request.state
-            client.request = None
-            self._refuse(client, DataError(
-                "E0831", f"the stream has passed position {position:,} of epoch {epoch}",
-                notes=(f"it stands at position {now.next:,} of epoch {now.epoch}, and others read it",
-                       'attach with `join="now"` or `join="epoch"` without a state, or serve again and resume all of them')))
-
-    def _refuse(self, client: Client, error: DataError) -> None:
-        """Answer its last request so."""
-        with contextlib.suppress(Gone):
-            client.channel.send(messages.failed(client.last, error))
-
-    # -- what everybody is told
+        _, taken, lost = consumer.counts()
+        told = f"{taken:,.0f} records" + (f", {lost:,} lost" if lost else "")
+        self.say(f"detached  #{client.number} {client.label} (process {client.pid}): {reason}; {told}")
+        if not self._members():
+            self.idle_since = time.monotonic()
+            self.places.left(consumer)
 
     def _leaves(self, consumer: Consumer, error: Exception) -> None:
         """From the engine's threads: this consumer has to go."""
         self.leaving.append((consumer, error))
         self.wake()
 
+    # -- what everybody is told
+
     def _tell_broken(self) -> None:
-        assert self.broken is not None
-        (_, error), self.broken = self.broken, None
-        members = [m for m in self._members() if m.consumer is not None and m.consumer.active]
+        error, self.work.broken = self.work.broken, None
+        assert error is not None
         self._tell(as_data_error(error))
-        for member in members:
-            assert member.consumer is not None
-            member.consumer.rest()
-        self.expected = (max(1, len(members)), time.monotonic() + AFTER_FAILURE)
+        self.places.broken()
 
     def _tell_end(self) -> None:
         self.drain_until = time.monotonic() + DRAIN_SECONDS
-        self._halt()
+        self.work.halt()
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(self.listener)
         self._tell(self._end_error())
 
     def _end_error(self) -> DataError:
-        return self._no_more() if self.finished else DataError(
+        return self._no_more() if self.work.finished else DataError(
             "E0834", f"the server `{self.settings.name}` was stopped",
             notes=("start it again and attach with this loader's state_dict to go on",))
 
@@ -568,10 +338,7 @@ class Server:
 
     def _tell(self, error: DataError) -> None:
         for client in self._members():
-            try:
-                client.channel.send(messages.failed(client.last, error))
-            except Gone as reason:
-                self._drop(client, str(reason))
+            client.send(messages.failed(client.last, error))
         self.writer.fail()
 
     # -- reports
@@ -583,28 +350,20 @@ class Server:
 
     def report(self) -> Report:
         """How things are now."""
-        writer, now = self.writer, time.monotonic()
+        writer = self.writer
         with writer.lock:
             least, head = writer.least(), writer.head
             point = writer.now() if writer.began else Began(0, 0, 0, 0, 0)
-            members = tuple(self._member(c, now) for c in self._members())
-        state = "stopping" if self.draining else "finished" if self.finished else "running" if self.run is not None else "waiting"
-        return Report(self.settings.name, os.getpid(), self.plan.path, state, now - self.began_at, point.epoch, point.next, head,
-                      writer.bytes, head - least, self.layout.capacity, self.layout.total, writer.waited, members,
-                      self.rejected, self._counts())
-
-    def _member(self, client: Client, now: float) -> Member:
-        consumer = client.consumer
-        assert consumer is not None
-        waited, taken, lost = consumer.counts()
-        place = self._place_of(consumer) if consumer.active else None
-        return Member(client.number, client.pid, client.label, consumer.when_slow, place[:2] if place else None,
-                      self.writer.head - consumer.released if consumer.active else 0, taken, lost, waited / 1e9,
-                      consumer.blocked, now - client.since)
-
-
-def _sensible(state: Any) -> bool:
-    return state is None or all(0 <= n < 1 << 60 for n in state)
+            members = []
+            for client in self._members():
+                place = self.places.of(client.consumer) if client.consumer.active else None
+                lag = head - client.consumer.released if client.consumer.active else 0
+                members.append(client.told(place[:2] if place else None, lag))
+        state = "stopping" if self.draining else "finished" if self.work.finished else \
+            "waiting" if self.work.busy == "idle" else "running"
+        return Report(self.settings.name, os.getpid(), self.plan.path, state, time.monotonic() - self.began_at, point.epoch,
+                      point.next, head, writer.bytes, head - least, self.layout.capacity, self.layout.total, writer.waited,
+                      tuple(members), self.rejected, self._counts())
 
 
 def run_server(server: Server) -> None:
