@@ -88,16 +88,12 @@ def to_jax(value: Any) -> Any:
         return value
     import jax
 
-    if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
-        array = _narrowed(array)
-    return jax.device_put(array)
+    narrow = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    return jax.device_put(array if narrow == array.dtype else _narrowed(array, narrow))
 
 
-def _narrowed(array: Any) -> Any:
-    if array.dtype.kind == "f":
-        return array.astype(np.float32)
-    narrow = np.dtype(array.dtype.name.replace("64", "32"))
-    if array.size and not (np.iinfo(narrow).min <= int(array.min()) and int(array.max()) <= np.iinfo(narrow).max):
+def _narrowed(array: Any, narrow: np.dtype[Any]) -> Any:
+    if narrow.kind in "iu" and array.size and not (np.iinfo(narrow).min <= int(array.min()) and int(array.max()) <= np.iinfo(narrow).max):
         raise OverflowError("JAX has no integers of 64 bits here, and these don't fit 32: set jax_enable_x64, or leave the field "
                             "out")
     return array.astype(narrow)
