@@ -93,7 +93,8 @@ def to_jax(value: Any) -> Any:
 
 
 def _narrowed(array: Any, narrow: np.dtype[Any]) -> Any:
-    if narrow.kind in "iu" and array.size and not (np.iinfo(narrow).min <= int(array.min()) and int(array.max()) <= np.iinfo(narrow).max):
+    if narrow.kind in "iu" and array.size and (
+            int(array.min()) < np.iinfo(narrow).min or int(array.max()) > np.iinfo(narrow).max):
         raise OverflowError("JAX has no integers of 64 bits here, and these don't fit 32: set jax_enable_x64, or leave the field "
                             "out")
     return array.astype(narrow)
