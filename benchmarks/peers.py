@@ -104,7 +104,8 @@ for _name in MORE:
     if importlib.util.find_spec(f"{__package__}.{_name}") is not None:
         _module = importlib.import_module(f"{__package__}.{_name}")
         for _table, _mine in ((BATCH, "BATCH"), (PREPARE, "PREPARE"), (MODULE, "MODULE"), (PEERS, "PEERS"), (DIFFERS, "DIFFERS")):
-            _table.update(getattr(_module, _mine, {}))
+            for _key, _value in getattr(_module, _mine, {}).items():
+                _table[_key] = {**_table.get(_key, {}), **_value} if isinstance(_value, dict) else _value
 
 
 def there(name: str) -> bool:

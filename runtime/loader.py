@@ -38,6 +38,7 @@ from .sharing import Shared
 
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
+SMALL_ROW = 1 << 15                    # of smaller rows four times as many, since each task costs as much as dozens of them
 MOST_RESTARTS = 5                      # of a shared stream's server, within one epoch
 MOST_VALUES = 1 << 16                  # returned in one message
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
@@ -427,7 +428,7 @@ def _attribute(name: str) -> str:
 
 def layout_for(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
     fixed = sum(row_bytes(c) for c in plan.rows if not is_ragged(c))
-    chunk = min(256, max(4, HEAVY // max(1, fixed)))
+    chunk = min(512, max(4, (HEAVY if fixed > SMALL_ROW else 4 * HEAVY) // max(1, fixed)))
     most = max(ROWS_AT_ONCE, below.batch_size or 0)
     return plan_layout(plan.rows, most, memory, chunk, 3 * threads * chunk, heap)
 

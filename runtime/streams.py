@@ -29,7 +29,7 @@ from .schedule import chosen
 from .segments import Later, Takes
 
 DRAWN = 1024      # choices of a mix drawn at once
-BYTES = 1 << 21   # that one task writes, about
+BYTES = 1 << 22   # that one task writes, about; less where the ring has no room for it
 MOST_AT_ONCE = 8192   # positions of one task
 
 
