@@ -172,6 +172,24 @@ class histogram:
     examples = (((np.array([0, 2, 2, 9]), 3), np.array([1, 0, 2])),)
 
 
+@op("linear(x: f32[t, k], weight: f32[m, k]) -> f32[t, m]")
+class linear:
+    """Each row's products with each row of weights, summed, as torch.nn.functional.linear.
+
+    The same as `[sum(x[s, j] * weight[i, j] for j) for s, i]` but for the order of the sums, which is a library's (BLAS):
+    faster where both are large, and the last bits may differ between machines.
+    """
+
+    def ref(x: Any, weight: Any) -> Any:
+        return np.matmul(x, weight.T)
+
+    def cpu(alloc: Any, x: Any, weight: Any) -> Any:
+        return np.matmul(x, weight.T, out=alloc((len(x), len(weight)), np.float32))
+
+    examples = (((np.float32([[1, 2], [3, 4]]), np.float32([[1, 0], [1, -1], [0.5, 0.5]])),
+                 np.float32([[1, -1, 1.5], [3, -1, 3.5]])),)
+
+
 @op("indices(mask: bool[n]) -> i64[m]")
 class indices:
     """The places where the mask is true, in order."""

@@ -1,6 +1,9 @@
 """Operators beside the libraries people come from: what those gave is kept in `tests/data/parity`, with its scripts."""
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import parity
 import pytest
@@ -19,9 +22,13 @@ def numbers(tmp_path, domain, cases, names, lines=""):
     for name, array in domain.inputs.items():
         dims = ", ".join(names.get(n, str(n)) for n in array.shape)
         columns += f"  {name}: {WORDS[str(array.dtype)]}[{dims}]\n"
+    return program("npz", tmp_path / "d.npz", columns, cases, lines)
+
+
+def program(kind, path, columns, cases, lines=""):
     lines += "".join(f"  o_{c.name} = {c.ours}\n" for c in cases)
     emitted = ", ".join(f"o_{c.name}" for c in cases)
-    return f'schema S\n{columns}pipeline p\n  from npz("{tmp_path}/d.npz") as S\n{lines}  emit {emitted}\n'
+    return f'schema S\n{columns}pipeline p\n  from {kind}("{path}") as S\n{lines}  emit {emitted}\n'
 
 
 def images(tmp_path, domain, cases):
@@ -33,16 +40,35 @@ def sound(tmp_path, domain, cases):
                    "  bank = mel_bank(80, 201, 16_000)\n  bank40 = mel_bank(40, 201, 16_000)\n")
 
 
-PROGRAMS = {"images": images, "sound": sound}
+def tables(tmp_path, domain, cases):
+    """Over a Parquet file, where gaps are nulls."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    maybe = [None if g else int(v) for v, g in zip(domain.inputs["counts"], domain.inputs["gone"])]
+    parquet.write_table(pa.table({k: [v.tolist()] for k, v in domain.inputs.items()} | {"maybe": [maybe]}, pa.schema(
+        [(k, pa.list_(pa.from_numpy_dtype(v.dtype))) for k, v in domain.inputs.items()] + [("maybe", pa.list_(pa.int64()))],
+    )), tmp_path / "d.parquet")
+    columns = "".join(f"  {k}: {WORDS[str(v.dtype)]}[{len(v)}]\n" for k, v in domain.inputs.items()) + "  maybe: i64?[10]\n"
+    return program("parquet", tmp_path / "d.parquet", columns, cases)
+
+
+def tokens(tmp_path, domain, cases):
+    pytest.importorskip("tokenizers")
+    (tmp_path / "d.jsonl").write_text(json.dumps({k: str(v) for k, v in domain.inputs.items()}) + "\n", encoding="utf-8")
+    text = program("jsonl", tmp_path / "d.jsonl", "".join(f"  {k}: text\n" for k in domain.inputs), cases)
+    return re.sub(r'"(\w+)\.json"', rf'"{parity.FOLDER}/\1.json"', text)
+
+
+PROGRAMS = {"images": images, "sound": sound, "tables": tables, "tokens": tokens}
 
 
 @pytest.mark.parametrize(("name", "first"), [(n, k) for n in PROGRAMS for k in range(0, len(parity.domain(n).cases), GROUP)])
 def test_cases(tmp_path, name, first):
     domain = parity.domain(name)
     cases = domain.cases[first : first + GROUP]
-    program = check(str(tmp_path / "p.pipe"), text=PROGRAMS[name](tmp_path, domain, cases))
-    (reference,), code = run_interpreted(program)
-    compiled, _ = run_compiled(program)
+    text = PROGRAMS[name](tmp_path, domain, cases)
+    made = check(str(tmp_path / "p.pipe"), text=text)
+    (reference,), code = run_interpreted(made)
+    compiled, _ = run_compiled(made)
     assert code is None
     assert_same(compiled, [reference])
     assert not (wrong := "\n".join(filter(None, (judged(c, reference[f"o_{c.name}"], domain) for c in cases)))), wrong

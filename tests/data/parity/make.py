@@ -23,7 +23,7 @@ def kept(domain: str, inputs: Mapping[str, Any], names: Mapping[str, Any]) -> No
     read = tomllib.loads((HERE / f"{domain}.toml").read_text())
     arrays = {f"in.{name}": np.asarray(value) for name, value in inputs.items()}
     for name, case in read["case"].items():
-        arrays[f"out.{name}"] = np.ascontiguousarray(eval(case["theirs"], {"np": np, **inputs, **names}))
+        arrays[f"out.{name}"] = np.asarray(eval(case["theirs"], {"np": np, **inputs, **names}), order="C")
     versions = {p: importlib.metadata.version(p) for p in read["packages"]}
     arrays["versions"] = np.array(json.dumps(versions))
     np.savez_compressed(HERE / f"{domain}.npz", **arrays)
