@@ -99,15 +99,18 @@ class Remote:
 
     def __init__(self, url: str, about: fetch.About, ours: Shared):
         self.url, self.about, self.ours = url, about, ours
+        self._forget()
         about_it = about.tag or uuid.uuid4().hex   # without a tag what is kept serves this run only
         self.identity = f"{url}\0{about.size}\0{about_it}"
         self.key = hashlib.blake2b(self.identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        self.flying: dict[int, Future[dict[int, bytes]]] = {}
-        self.lock = threading.Lock()
-        self.last, self.ahead = -1, 0
         self.all: Pinned | None = None
         if about.size is None or not about.ranges:
             self.whole()
+
+    def _forget(self) -> None:
+        self.process, self.lock = os.getpid(), threading.Lock()
+        self.flying: dict[int, Future[dict[int, bytes]]] = {}
+        self.last, self.ahead = -1, 0
 
     @property
     def size(self) -> int:
@@ -161,6 +164,9 @@ class Remote:
 
     def _blocks(self, first: int, last: int) -> list[bytes]:
         """Blocks `first` to `last`; those after them are fetched ahead if the file is being read in order."""
+        if self.process != os.getpid():   # threads, and what they were about to bring, don't outlive a fork
+            self.ours = shared()
+            self._forget()
         found = {}
         for b in range(first, last + 1):
             if (data := self.ours.block(self._name(b), self._length(b))) is not None:

@@ -23,5 +23,5 @@ def grown(kind, tmp_path, size):
 def test_memory_is_flat(tmp_path, kind):
     if kind == "parquet":
         pytest.importorskip("pyarrow")
-    delivered, written, taken = grown(kind, tmp_path, 256 << 20)
+    delivered, written, taken = grown(kind, tmp_path, 160 << 20)
     assert delivered == written and taken < LIMIT // 2

@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import tarfile
+import time
 from functools import partial
 
 import numpy as np
@@ -336,3 +337,39 @@ def test_a_size_that_is_none(monkeypatch):
     with pytest.raises(SourceError, match="is no size") as caught:
         limit()
     assert caught.value.code == "E0813"
+
+
+def test_file_systems_that_only_fsspec_knows(monkeypatch, store, hasty):
+    """The way of `gs://` and `hf://`, on fsspec's own file system in memory."""
+    import fsspec
+    from pipec.kernels import fetch
+
+    monkeypatch.setattr(fetch, "SCHEMES", (*fetch.SCHEMES, "memory"))
+    files = fsspec.filesystem("memory")
+    for n in range(2):
+        files.pipe_file(f"/pipec/x-{n}.tar", tar_bytes(60, seed=n))
+    far = open_source("tar", ["memory://pipec/x-*.tar"], {}, COLUMNS)
+    assert len(far) == 120 and far.read(77)["cls"] == 17
+    remote.shared().cache._evict(0)
+    remote.shared().recent.clear()
+    files.pipe_file("/pipec/x-0.tar", tar_bytes(61))
+    with pytest.raises(SourceError, match="has changed while it was read"):
+        far.read(3)
+    with pytest.raises(SourceError, match="is a folder, not a file"):
+        open_source("tar", ["memory://pipec"], {}, COLUMNS)
+
+
+def test_a_forked_process_reads_on(store):
+    store.files["x.tar"] = tar_bytes(60)
+    far = open_source("tar", [store.url("x.tar")], {}, COLUMNS)
+    remote.shared().cache._evict(0)
+    remote.shared().recent.clear()
+    child = os.fork()
+    if not child:
+        os._exit(0 if far.read(50)["cls"] == 50 else 1)
+    deadline = time.monotonic() + 30
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if done == (0, 0):
+        os.kill(child, 9)
+    assert done == (child, 0)
