@@ -185,8 +185,9 @@ class Loader:
         self._coming = epoch + 1
         if self._weighs:
             self._box.attachment.say(Feedback(epoch))
-            self._note_version(epoch + 1)
-            self._version_of = None                       # others may still return values for it
+            self._box.weights, self._version_of = {}, None
+            if isinstance(self._box, Session):            # else others may still return values for the next epoch
+                self._note_version(epoch + 1)
 
     def _note_version(self, epoch: int) -> None:
         """Which version of what was returned this epoch reads, so that it goes on with the same."""
