@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--measure", action="store_true", help="also run it a while and show what each step costs")
     explain.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to run it for --measure; default: 2")
     explain.add_argument("--html", metavar="PATH", help="write a page with the graph drawn")
+    explain.add_argument("--device", metavar="DEVICE", help="what loaders will ask for, such as cuda: which steps run there")
     explain.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
     explain.add_argument("--allow-extern", action="store_true", help="let --measure run the program's `extern fn`")
 
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     fmt.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file isn't formatted")
 
     dump = command("dump", "print what a program becomes on its way to machine code")
-    dump.add_argument("--after", default="fuse", metavar="PASS", help="check, simplify, prune, fuse, plan or numba")
+    dump.add_argument("--after", default="fuse", metavar="PASS", help="check, a pass, plan or numba")
     dump.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
 
     compile = command("compile", "compile a program to an artifact: one file that starts without being compiled")

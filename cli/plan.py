@@ -40,13 +40,13 @@ def made_report(arguments: argparse.Namespace) -> Report:
     program = program_at(path, settings_of(arguments.settings), run)
     compiled = lowered(program, arguments.without)
     if not arguments.measure:
-        return report(compiled)
+        return report(compiled, device=arguments.device)
     from ..compiler.native import build
     from ..runtime.trial import trial
 
     beside(path, arguments.allow_extern)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
-    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern))
+    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern), arguments.device)
 
 
 def _write(path: str, content: str) -> None:

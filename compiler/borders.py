@@ -43,15 +43,19 @@ def _border(name: str, columns: Iterable[Column], seen: float | None = None) -> 
     return Border(name, size, seen is None and any(a for _, a in found), tuple((c.name, type_text(c)) for c in listed))
 
 
-def borders(plan: Plan, read: Mapping[str, float] | None = None, row: float | None = None, batch: int = 1) -> list[Border]:
+def borders(plan: Plan, read: Mapping[str, float] | None = None, row: float | None = None, batch: int = 1,
+            devices: tuple[str, ...] | None = None) -> list[Border]:
     """The borders of a plan. `read`: bytes of the source's fields as measured, `row` of a row of the ring; what is
-    delivered is told for one of `batch` records."""
+    delivered is told for one of `batch` records. `devices` of the segments below, where a loader asks for one."""
     inputs = [(s, p) for s, p in _sources(plan)]
     fields = [Column(name, slot.dtype, slot.dims, slot.missing) for s, p in inputs for name, slot in _inputs(p)]
     seen = sum(read.values()) if read else None
     listed = [_border("disk → host", fields, seen), _border("host → ring", plan.rows, row)]
     delivered = [Column(c.name, c.dtype, c.dims[1:] if batch > 1 and c.dims and c.dims[0] in (None, batch) else c.dims, c.missing)
                  for c in plan.emit]
+    if devices is not None:
+        narrow = "cpu" not in devices      # the rows themselves are uploaded
+        listed.append(_border("host → device", plan.rows if narrow else delivered, row if narrow else None))
     listed.append(_border("ring → training loop", delivered))
     return listed
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..runtime import plan as plans
 from ..runtime.clock import READ
@@ -14,6 +14,7 @@ from .fuse import explained
 from .graph import Node
 from .lines import Line, Lines, lines_of
 from .lower import Told
+from .place import placed
 
 QUIET = frozenset(("field", "const", "var", "param", "epoch", "count", "extent", "weight"))
 
@@ -205,19 +206,25 @@ def _own(n: Node) -> str:
     return "all of it is asked for at once"
 
 
-def report(compiled: Compiled, trial: Trial | None = None) -> Report:
-    """What there is to say about a plan; with `trial`, also what its steps cost when it ran."""
+def report(compiled: Compiled, trial: Trial | None = None, device: str | None = None) -> Report:
+    """What there is to say about a plan; with `trial`, also what its steps cost when it ran.
+
+    `device`: what the loaders will ask for.
+    """
     from .cut import cut
 
     maker = _Maker(compiled, trial)
-    parts = maker.parts()
+    placement = placed(compiled.plan, device)
+    devices = {f"below{i}": d for i, d in enumerate(placement.devices)}
+    parts = [replace(p, rows=tuple(replace(r, device=devices.get(p.name, "cpu")) for r in p.rows)) for p in maker.parts()]
     records = max((p.records for p in parts), default=1)
     read = None
     for told in compiled.told.values():
         clock = trial.clock(told.program) if trial is not None else None
         if clock is not None and told.start is not None and told.start.op == "source" and told.program is not None:
             read = (read or {}) | {f"{id(told)}{slot}": clock.each(slot) or 0.0 for _, slot in told.program.inputs}
-    found = borders(compiled.plan, read, trial.row_bytes if trial is not None and trial.rows else None, records)
+    found = borders(compiled.plan, read, trial.row_bytes if trial is not None and trial.rows else None, records,
+                    None if device in (None, "cpu") else placement.devices)
     cached = []
     pieces = cut(compiled.program.emit)
     if pieces.above and pieces.above[0].kind == "source":
@@ -226,4 +233,5 @@ def report(compiled: Compiled, trial: Trial | None = None) -> Report:
             size, assumed = type_bytes(n.type)
             cached.append((name, of.get(n), size, assumed))
     return Report(compiled.plan.name, compiled.plan.path, tuple(parts), tuple(found), tuple(dict.fromkeys(maker.fused)),
-                  tuple(dict.fromkeys(maker.apart)), tuple(cached), measured=trial.rows if trial is not None else 0)
+                  tuple(dict.fromkeys(maker.apart)), tuple(cached), placement.reasons,
+                  measured=trial.rows if trial is not None else 0)
