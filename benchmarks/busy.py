@@ -112,7 +112,8 @@ def main(arguments: list[str]) -> None:
         loader, trainer = _median(found["10"], "batches"), _median(found["01"], "steps")
         loads, trains = _median(found["11"], "batches"), _median(found["11"], "steps")
         print(f"{kind}: the loader keeps {loads / loader:.0%} of its {128 * loader:,.0f} images/s, the trainer "
-              f"{trains / trainer:.0%} of its {trainer:,.1f} steps/s (loader threads: {options.threads}, medians of {options.rounds})")
+              f"{trains / trainer:.0%} of its {trainer:,.1f} steps/s "
+              f"(loader threads: {options.threads}, medians of {options.rounds})")
 
 
 def _median(results: list[dict[str, float]], what: str) -> float:

@@ -6,6 +6,7 @@ and TIFF go through Pillow's own readers, one class per format, so that nothing 
 from __future__ import annotations
 
 import io
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,11 +46,34 @@ def _checked(data: Any, cut: str, max_pixels: int) -> tuple[bytes, Header]:
     data = data if isinstance(data, bytes) else bytes(data)
     if cut not in ("refuse", "fill"):
         raise bad(f'`cut` is "refuse" or "fill", not "{cut}"')
-    header = read_header(data)
+    header = _headers.of(data)
     _limit(header.kind, header.width, header.height, max_pixels)
     if not header.whole and cut == "refuse" and header.kind != "JPEG":
         raise ends_early(header, data)
-    return data, replace(header, most=int(max_pixels))
+    own = header.kind == "JPEG" and header.channels != 4   # not by way of Pillow
+    return data, header if own else replace(header, most=int(max_pixels))
+
+
+class _Headers(threading.local):
+    """The headers of the files that this thread has looked at last: first for their sizes, then to decode them."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[bytes, Header]] = {}
+
+    def of(self, data: bytes) -> Header:
+        found = self.known.get(id(data))   # kept alive, so nobody else has its id
+        if found is not None:
+            return found[1]
+        header = read_header(data)
+        if len(data) <= SMALL_FILE:
+            if len(self.known) >= MOST_HEADERS:
+                self.known.clear()
+            self.known[id(data)] = data, header
+        return header
+
+
+SMALL_FILE, MOST_HEADERS = 1 << 18, 32   # whose headers are kept: 8 MB of files
+_headers = _Headers()
 
 
 def _limit(kind: str, width: int, height: int, max_pixels: int) -> None:

@@ -17,6 +17,7 @@
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2000000
 #error "libjpeg-turbo 2.0 or newer is needed"
 #endif
+#define LINES 16   /* read at once */
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 
@@ -63,17 +64,17 @@ static void read_window(j_decompress_ptr c, const Wish *w, unsigned char *out) {
     JDIMENSION left = (JDIMENSION)(w->left > 2 ? w->left - 2 : 0), end = (JDIMENSION)(w->left + w->columns + 2);
     JDIMENSION wide, skipped;
     size_t length = (size_t)w->columns * (size_t)w->channels;
-    JSAMPARRAY row;
+    JSAMPARRAY lines;
 
     if (end > c->output_width) end = c->output_width;
     wide = end - left;
     if (wide < c->output_width) jpeg_crop_scanline(c, &left, &wide);   /* moves `left` to where a block begins */
     skipped = (JDIMENSION)w->left - left;
-    row = (*c->mem->alloc_sarray)((j_common_ptr)c, JPOOL_IMAGE, c->output_width * (JDIMENSION)w->channels, 1);
+    lines = (*c->mem->alloc_sarray)((j_common_ptr)c, JPOOL_IMAGE, c->output_width * (JDIMENSION)w->channels, LINES);
     if (w->top > 0) jpeg_skip_scanlines(c, (JDIMENSION)w->top);
-    for (long y = 0; y < w->rows; y++, out += length) {
-        jpeg_read_scanlines(c, row, 1);
-        memcpy(out, row[0] + (size_t)skipped * (size_t)w->channels, length);
+    for (long y = 0, count; y < w->rows; y += count) {
+        count = jpeg_read_scanlines(c, lines, (JDIMENSION)(w->rows - y < LINES ? w->rows - y : LINES));
+        for (long k = 0; k < count; k++, out += length) memcpy(out, lines[k] + (size_t)skipped * (size_t)w->channels, length);
     }
 }
 

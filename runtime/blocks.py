@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def address_of(array: NDArray[Any]) -> int:
 
 def view(address: int, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     """An array over memory that somebody else keeps alive."""
-    count = int(np.prod(shape)) * dtype.itemsize
+    count = math.prod(shape) * dtype.itemsize
     if count == 0:
         return np.empty(shape, dtype)
     raw = (ctypes.c_char * count).from_address(address)
@@ -60,7 +61,7 @@ class Bump:
     def take(self, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
         """An array that lives until `clear`; beyond the block it is an ordinary one, and the block grows then."""
         dtype = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = math.prod(map(int, shape)) * dtype.itemsize
         self.wanted += size + 128
         start = self.used + (-(address_of(self.block) + self.used)) % 64
         if start + size > len(self.block):

@@ -170,11 +170,12 @@ class Runner(Values):
             self._make_room(frames, name)
         done = frames.values[step.outputs[0]].done
         assert done is not None
+        same = {a: self.value(frames, a, 0) for a in step.args if a in self.constants}
         for r in frames.alive():
             if done[r] or (step.when is not None and not self.value(frames, step.when, int(r))):
                 continue
             done[r] = True
-            args = [self.value(frames, a, int(r)) for a in step.args]
+            args = [same[a] if a in same else self.value(frames, a, int(r)) for a in step.args]
             try:
                 if function is None:
                     assert isinstance(step, CallExtern)
