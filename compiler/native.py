@@ -5,14 +5,13 @@ Numba is imported only when there is something to compile.
 """
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Any
 
 from ..runtime import caches, objects
 from ..runtime.plan import KernelText
 from .emit_numba import kernel_text
 from .loops import Kernel
+from .optimise import Beside, object_of
 
 # Every record whose status is 0 on entry; -1 (too little memory) ends the kernel.
 LOOP = """
@@ -44,40 +43,45 @@ done:
 """
 
 
-@functools.cache
-def machine() -> Any:
-    """The target machine for this CPU, at full optimisation, for code that may lie anywhere."""
-    binding, t = objects.llvm(), objects.target()
-    return binding.Target.from_triple(t.triple).create_target_machine(
-        cpu=t.cpu, features=t.features, opt=3, reloc="pic", codemodel="default"
-    )
+def ir_of(kernel: Kernel, symbol: str) -> str:
+    """The LLVM module of a kernel; `symbol` is the only name in it that is visible."""
+    from .through_numba import module_text
+
+    return module_text(kernel_text(kernel), symbol) + LOOP.format(
+        record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
 
 
 def object_code(kernel: Kernel, symbol: str) -> bytes:
-    """The relocatable object of a kernel; `symbol` is the only one that is visible."""
-    from .through_numba import module_text
-
-    binding = objects.llvm()
-    ir = module_text(kernel_text(kernel), symbol)
-    loop = LOOP.format(record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
-    module = binding.parse_assembly(ir + loop)
-    module.triple, module.data_layout = objects.target().triple, str(machine().target_data)
-    module.verify()
-    tuning = binding.create_pipeline_tuning_options(speed_level=3)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
-    builder = binding.create_pass_builder(machine(), tuning)
-    builder.getModulePassManager().run(module, builder)
-    return bytes(machine().emit_object(module))
+    """The relocatable object of a kernel."""
+    return object_of(ir_of(kernel, symbol))
 
 
 def build(kernels: Sequence[Kernel]) -> list[KernelText]:
     """Texts of the kernels; afterwards the cache holds an object for each."""
-    texts: list[KernelText] = []
+    texts = []
     for kernel in kernels:
         text = kernel_text(kernel)
-        key = objects.key_of(text)
-        if objects.fetch(key) is None:
-            objects.store(key, object_code(kernel, objects.symbol_of(text)))
-        texts.append(KernelText(kernel.name, text, key))
+        texts.append(KernelText(kernel.name, text, objects.key_of(text)))
+    missing = {t.key: (k, t) for k, t in zip(kernels, texts, strict=True) if not objects.holds(t.key)}
+    _compile([(k, t) for k, t in missing.values()])
     caches.bound()
     return texts
+
+
+def _compile(missing: list[tuple[Kernel, KernelText]]) -> None:
+    """Put an object of each into the cache. Long ones come first, so that little is left to wait for."""
+    if len(missing) < 2:
+        for kernel, text in missing:
+            objects.store(text.key, object_code(kernel, objects.symbol_of(text.text)))
+        return
+    missing.sort(key=lambda both: len(both[1].text), reverse=True)
+    beside = Beside()
+    try:
+        modules = []
+        for kernel, text in missing:
+            modules.append(ir_of(kernel, objects.symbol_of(text.text)))
+            beside.send(modules[-1])
+        for (_, text), module in zip(missing, modules, strict=True):
+            objects.store(text.key, beside.receive(module))
+    finally:
+        beside.close()

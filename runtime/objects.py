@@ -65,7 +65,7 @@ def target() -> Target:
     binding = llvm()
     made = [f"python {sys.version_info[0]}.{sys.version_info[1]}"]
     compiler = Path(__file__).parent.parent / "compiler"
-    makers = [compiler / name for name in ("instructions.py", "intrinsics.py", "through_numba.py", "native.py")]
+    makers = [compiler / name for name in ("instructions.py", "intrinsics.py", "through_numba.py", "native.py", "optimise.py")]
     for tool in ("llvmlite", "numba"):   # their versions, found without importing numba
         spec = importlib.util.find_spec(tool)
         if spec is not None and spec.origin:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipec.compiler import native
+from pipec.compiler import native, optimise
 from pipec.compiler.loops import Argument, Buffer, Builder, Const, Kernel
 from pipec.runtime import objects
 
@@ -132,7 +132,7 @@ BUILDER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import test_native
-from pipec.compiler import native
+from pipec.compiler import native, optimise
 from pipec.runtime import objects
 texts = [native.build([test_native.kernel(20.0 + i)]) for i in range(6)]
 assert [test_native.result(objects.load(t)["one"]) for t in texts] == [20.0 + i for i in range(6)]
@@ -157,3 +157,12 @@ def test_sums_and_products_wrap():
             "    v = mod(a[0], 24)\n    out[0] = (v - 7046029254386353131) * (-4658895280553007687)\n    return 0\n")
     made = [line for line in module_text(text, "f").split("\n") if " mul " in line or " add " in line or " sub " in line]
     assert made and not [line for line in made if "nsw" in line or "nuw" in line]
+
+
+def test_what_the_process_beside_can_not_do_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimise, "CODE", "import sys; sys.stdin.buffer.read(100); sys.stdout.buffer.write(b'12345678more')")
+    texts = native.build([kernel(30.5), kernel(31.5)])
+    assert [result(objects.load([t])["one"]) for t in texts] == [30.5, 31.5]
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    texts = native.build([kernel(32.5), kernel(33.5)])
+    assert [result(objects.load([t])["one"]) for t in texts] == [32.5, 33.5]
