@@ -23,7 +23,7 @@ from . import image_peers
 from .peers import BATCH, DIFFERS, PEERS, PREPARE
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ("busy", "kernel", "share")   # modules with a `main(arguments)` of their own
+OTHERS = ("busy", "kernel", "share", "start")   # modules with a `main(arguments)` of their own
 LIMITS = {"W1": ("full", "region"), "W1u8": (), "W2": (), "W3": ("full", "scaled"), "W3full": ("full", "region")}
 Result = dict[str, Any]
 

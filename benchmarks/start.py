@@ -1,0 +1,107 @@
+"""`python -m benchmarks start [FILE name=value …]`: how long a program takes to its first batch, cold and warm.
+
+Cold: nothing compiled, an empty cache. Warm: the program unchanged. Each start is a process of its own, with the bytecode
+of Python's modules there. Without FILE it is `examples/imagenet.pipe` over photos made here.
+"""
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+STAGES = ("python", "imports", "plan", "producer", "first batch")
+# Prints seconds since the start of the process: imports, plan, loader with its producer, first batch, fourth batch.
+ONE = """
+import json, sys, time
+started = float(sys.argv[1])
+said = {}
+def lap(name): said[name] = time.time() - started
+lap("python")
+from pipec.runtime import loader, below
+lap("imports")
+plan = loader.plan_of(sys.argv[2], dict(s.split("=", 1) for s in sys.argv[3:]), None, False)
+lap("plan")
+opened = loader.Loader(plan, as_="numpy", threads=2)
+lap("producer")
+batches = iter(opened)
+next(batches)
+lap("first batch")
+for number, _ in zip(range(3), batches):
+    pass
+said["three more"] = time.time() - started
+opened.close()
+said["compiled"] = "numba" in sys.modules
+print(json.dumps(said))
+"""
+
+
+def main(listed: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks start", description=__doc__)
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument("settings", nargs="*", metavar="name=value")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(listed)
+    with tempfile.TemporaryDirectory(prefix="pipec-start-") as folder:
+        environment = dict(os.environ, PYTHONPYCACHEPREFIX=f"{folder}/bytecode")
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        file, settings = options.file, options.settings
+        if file is None:
+            file, settings = str(ROOT / "examples" / "imagenet.pipe"), [f"root={photos(Path(folder))}"]
+        run(file, settings, environment | {"PIPEC_CACHE": f"{folder}/first"})    # writes the bytecode
+        cold = [run(file, settings, environment | {"PIPEC_CACHE": f"{folder}/cold{n}"}) for n in range(options.rounds)]
+        warm = [run(file, settings, environment | {"PIPEC_CACHE": f"{folder}/cold0"}) for _ in range(options.rounds)]
+    assert all(r["compiled"] for r in cold) and not any(r["compiled"] for r in warm)
+    print(f"{os.path.basename(file)}, {len(os.sched_getaffinity(0))} cores, medians of {options.rounds}, seconds")
+    for name, rounds in (("cold", cold), ("warm", warm)):
+        first, cpu = middle(rounds, "first batch"), middle(rounds, "cpu")
+        print(f"  {name}: first batch after {first:.2f}; CPU {cpu:.2f}, with three more batches")
+        steps = [f"{b} {middle(rounds, b) - (middle(rounds, a) if a else 0):.2f}" for a, b in pairwise(["", *STAGES])]
+        print("        " + ", ".join(steps))
+    work = (middle(warm, "three more") - middle(warm, "first batch")) / 3
+    print(f"  warm, less one batch of work ({work:.2f}): {middle(warm, 'first batch') - work:.2f}")
+
+
+def run(file: str, settings: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """One start."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", ONE, str(time.time()), file, *settings], env=environment, cwd=ROOT,
+                          check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said: dict[str, float] = json.loads(done.stdout)
+    return said | {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def middle(rounds: list[dict[str, float]], name: str) -> float:
+    return statistics.median(r[name] for r in rounds)
+
+
+def photos(folder: Path, count: int = 768) -> Path:
+    """A shard of JPEGs of 500 × 375 that look a little like photos."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    where = folder / "photos"
+    where.mkdir()
+    with tarfile.open(where / "train-0.tar", "w") as shard:
+        for n in range(count):
+            coarse = random.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+            picture = io.BytesIO()
+            Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC).save(picture, "JPEG", quality=90)
+            for name, content in ((f"{n:05}.jpg", picture.getvalue()), (f"{n:05}.cls", str(n % 1000).encode())):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                shard.addfile(info, io.BytesIO(content))
+    return where
