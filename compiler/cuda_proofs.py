@@ -5,6 +5,7 @@ turns are apart where every store's digits hold each of the loops' variables at 
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,17 +27,14 @@ class Proofs:
     """What the names of a kernel stand for: locals that never change, and the ends of loops."""
 
     def __init__(self, body: Iterable[Stmt]):
-        body = tuple(body)
-        changed = {s.var for s in walk(body) if isinstance(s, Set)}
+        statements = list(walk(body))
+        names = Counter(s.var for s in statements if isinstance(s, Let | For))
+        self.changed = {s.var for s in statements if isinstance(s, Set)} | {n for n, times in names.items() if times > 1}
+        self.written = {s.buffer for s in statements if isinstance(s, Store)}
         self.known: dict[str, Expr | Ends] = {}
-        for s in walk(body):
-            if isinstance(s, Let) and s.var not in changed and s.var not in self.known:
-                self.known[s.var] = s.value
-            elif isinstance(s, Let):
-                self.known.pop(s.var, None)
-                changed.add(s.var)
-            elif isinstance(s, For):
-                self.known[s.var] = Ends(s.start, s.stop)
+        for s in statements:
+            if isinstance(s, Let | For) and s.var not in self.changed:
+                self.known[s.var] = s.value if isinstance(s, Let) else Ends(s.start, s.stop)
 
     def meant(self, e: Expr) -> Expr:
         """The expression that a local stands for, as far as that is one."""
@@ -48,10 +46,32 @@ class Proofs:
         return e
 
     def same(self, a: Expr, b: Expr) -> bool:
+        """Are they written alike, of parts that mean the same wherever they stand?"""
         a, b = self.meant(a), self.meant(b)
-        if isinstance(a, Var | Const) or isinstance(b, Var | Const):
-            return a == b
-        return a is b or (_size(a) < 40 and a == b)
+        if not (isinstance(a, Var | Const) or isinstance(b, Var | Const) or _size(a) < 40):
+            return False
+        return a == b and self.fixed(a, set())
+
+    def fixed(self, e: Expr, moving: set[str]) -> bool:
+        """Does it mean the same everywhere, as long as `moving` names stay away?"""
+        if _named(e, self) & (self.changed | moving):
+            return False
+        return not any(isinstance(p, Load) and p.buffer in self.written for p in self.parts(e))
+
+    def parts(self, e: Expr) -> list[Expr]:
+        """All parts of an expression, also of the locals in it."""
+        found: list[Expr] = []
+        seen: set[int] = set()
+        stack = [e]
+        while stack:
+            part = stack.pop()
+            if id(part) not in seen:
+                seen.add(id(part))
+                found.append(part)
+                known = self.known.get(part.name) if isinstance(part, Var) else None
+                stack += [known.start, known.stop] if isinstance(known, Ends) else [known] if known is not None else []
+                stack += children(part)
+        return found
 
     def from_zero(self, e: Expr, steps: int = DEEPEST) -> bool:
         """Is it proved that e ≥ 0?"""
@@ -142,22 +162,7 @@ def _size(e: Expr) -> int:
 
 def _named(e: Expr, proofs: Proofs) -> set[str]:
     """Variables that a value depends on, also by way of locals."""
-    found: set[str] = set()
-    stack: list[Expr] = [e]
-    seen: set[int] = set()
-    while stack:
-        part = stack.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, Var):
-            if part.name not in found:
-                found.add(part.name)
-                known = proofs.known.get(part.name)
-                stack += [known.start, known.stop] if isinstance(known, Ends) else [known] if known is not None else []
-        else:
-            stack += children(part)
-    return found
+    return {p.name for p in proofs.parts(e) if isinstance(p, Var)}
 
 
 Place = tuple[int, Expr, tuple[Expr | None, ...]]   # of a variable: number of the digit, the digit, all dims
@@ -169,13 +174,15 @@ def own_elements(shared: Sequence[str], body: Sequence[Stmt], turn: Sequence[Stm
     stores = [(s.buffer, s.index) for s in walk(turn) if isinstance(s, Store) and s.buffer not in own]
     written = {b for b, _ in stores}
     loads = _loads(turn, written)
-    inner = {s.var for s in walk(turn) if isinstance(s, Let | For)}
+    moving = set(shared) | {s.var for s in walk(turn) if isinstance(s, Let | For)}
     places: dict[tuple[str, str], Place] = {}
     for buffer, index in (*stores, *loads):
         digits = proofs.digits(index)
         dims = tuple(d for _, d in digits)
+        if not all(d is None or proofs.fixed(d, moving) for d in dims):
+            return False
         for var in shared:
-            at = [k for k, (digit, _) in enumerate(digits) if _alone(digit, var, set(shared) | inner, proofs)]
+            at = [k for k, (digit, _) in enumerate(digits) if _alone(digit, var, moving, proofs)]
             if not at:
                 return False
             place: Place = (at[0], proofs.meant(digits[at[0]][0]), dims)
@@ -207,16 +214,6 @@ def _alone(digit: Expr, var: str, moving: set[str], proofs: Proofs) -> bool:
         case Var(name=name):
             return name == var
         case Apply(fn="add", args=(a, b)) | Apply(fn="sub", args=(a, b)):
-            fixed = [not _named(x, proofs) & moving and not _reads_memory(x) for x in (a, b)]
+            fixed = [proofs.fixed(x, moving) for x in (a, b)]
             return (fixed[1] and _alone(a, var, moving, proofs)) or (fixed[0] and _alone(b, var, moving, proofs))
-    return False
-
-
-def _reads_memory(e: Expr) -> bool:
-    stack = [e]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, Load):
-            return True
-        stack += children(part)
     return False

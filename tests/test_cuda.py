@@ -18,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from pipec.compiler import native
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
+from pipec.compiler.cuda_split import Nest, phases
 from pipec.compiler.emit_cuda import device_kernel, prelude
 from pipec.compiler.emit_numba import kernel_text
 from pipec.compiler.graph import node
+from pipec.compiler.loops import Const
 from pipec.dsl.types import I64, Type
 from pipec.kernels.ops import OPERATORS
 from pipec.kernels.scalar import SCALARS
@@ -30,7 +32,7 @@ from pipec.runtime.loader import Loader
 from pipec.runtime.plan import KernelText
 from programs import programs, write_data
 from running import assert_same, fields_of, run_interpreted, until_failure
-from test_loops import KERNELS, call, kernel
+from test_loops import KERNELS, OUT, WHOLE, WHOLES, N, X, call, each, kernel
 from test_operators import CASES, EXTRA, WORDS, ap, build, field, index, operand, parse_head, same, values
 
 EXAMPLES_FOLDER = Path(__file__).parent.parent / "examples"
@@ -60,6 +62,70 @@ def test_small_kernels(small, name):
     expected = call(objects.load(native.build([made]))["small"])
     for run_it in host:
         assert call(run_it) == expected
+
+
+# --- which loops threads share ------------------------------------------------------------------------
+
+
+def rows(k, width, value=1.0, place=lambda i, j, w: i * w + j):
+    """out[i, j] = value, `width` to a row."""
+    with k.loop(4, "i") as i:
+        w = width(k, i)
+        with k.loop(w, "j") as j:
+            k.put(OUT, place(i, j, w), Const(value, "f32"))
+
+
+def moved(k):
+    """A row's width is a number that changes after it was read."""
+    w = k.let(3, "w")
+    before = k.let(w, "before")
+    k.set(w, 5)
+    with k.loop(4, "i") as i, k.loop(w, "j") as j:
+        k.put(OUT, i * before + j, Const(1.0, "f32"))
+
+
+def summed(k):
+    """Each turn reads what the one before has written."""
+    with k.loop(N - 1, "i", 1) as i:
+        k.store(OUT, (i,), OUT[i - 1] + X[i])
+
+
+def counted_up(k):
+    total = k.let(0, "total")
+    with k.loop(N, "i") as i:
+        k.set(total, total + WHOLES[i])
+        k.store(WHOLE, (i,), total)
+
+
+def backwards(k):
+    with k.loop(N, "i") as i:
+        k.put(OUT, N - 1 - i, X[i])
+
+
+def told(k):
+    """Places that the data tells may be the same."""
+    with k.loop(N, "i") as i:
+        k.put(OUT, WHOLES[i] % 8, X[i])
+
+
+SHARED = {   # loops → how many of them threads share
+    "rows": (lambda k: rows(k, lambda k, i: Const(5, "i64")), 2),
+    "rows of a size": (lambda k: rows(k, lambda k, i: N), 2),
+    "columns": (lambda k: rows(k, lambda k, i: Const(5, "i64"), place=lambda i, j, w: j * 4 + i), 2),
+    "one after the other": (each(lambda k, p: X[p]), 1), "backwards": (backwards, 1),
+    "rows of one's own size": (lambda k: rows(k, lambda k, i: k.let(i + 2)), 0),
+    "rows over one another": (lambda k: rows(k, lambda k, i: Const(5, "i64"), place=lambda i, j, w: i * 4 + j), 0),
+    "all rows in one": (lambda k: rows(k, lambda k, i: Const(5, "i64"), place=lambda i, j, w: j), 0),
+    "a width that changes": (moved, 0), "sums": (summed, 0), "a total": (counted_up, 0), "places of the data": (told, 0),
+    "failures": (KERNELS["fail"], 0),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_loops(name):
+    body, levels = SHARED[name]
+    found = [i.stmt for i in phases(kernel(body))[0] if isinstance(i.stmt, Nest)]
+    assert [len(n.levels) for n in found] == ([levels] if levels else [])
 
 
 # --- scalar functions -------------------------------------------------------------------------------
@@ -137,9 +203,12 @@ def test_operators(operators, name, k):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here, so CUDA texts aren't compiled for a device")
 def test_nvcc_takes_kernels(tmp_path):
-    """Example programs' kernels, small ones and all scalar functions, in one file for the oldest GPU that nvcc 13 knows."""
+    """Example programs' kernels, small ones and all scalar functions, in one file for the oldest GPU that nvcc 13 knows.
+
+    PIPEC_NVCC_EXAMPLES names other examples.
+    """
     kernels = [device_kernel(kernel(body)) for body in KERNELS.values()]
-    for name in ("imagenet", "cifar", "clicks", "tokens"):
+    for name in os.environ.get("PIPEC_NVCC_EXAMPLES", "cifar clicks").split():
         kernels += map(device_kernel, lowered(check(str(EXAMPLES_FOLDER / f"{name}.pipe"), complete=False)).kernels)
     for dtype in ("f32", "f64", "i64"):
         fields = [field(f, dtype, 8) for f in "xyz"]
