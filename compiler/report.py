@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from ..runtime import plan as plans
 from ..runtime.clock import READ
 from ..runtime.trial import Trial
-from .borders import Border, borders, frontier, type_bytes
+from .borders import Border, borders, frontier, type_bytes, widenings
 from .compile import Compiled
 from .costs import BYTE, CALL, FUNCTION, Sizes, call_ns, kernel_ns
 from .fuse import explained
@@ -225,13 +225,22 @@ def report(compiled: Compiled, trial: Trial | None = None, device: str | None = 
             read = (read or {}) | {f"{id(told)}{slot}": clock.each(slot) or 0.0 for _, slot in told.program.inputs}
     found = borders(compiled.plan, read, trial.row_bytes if trial is not None and trial.rows else None, records,
                     None if device in (None, "cpu") else placement.devices)
-    cached = []
+    cached: list[tuple[str, Line | None, float, bool]] = []
+    notes = list(placement.reasons)
     pieces = cut(compiled.program.emit)
     if pieces.above and pieces.above[0].kind == "source":
         of = lines_of(list(pieces.above[0].outputs.values()), compiled.program.spans, maker.lines)
         for name, n in frontier(pieces.above[0].outputs).items():
             size, assumed = type_bytes(n.type)
             cached.append((name, of.get(n), size, assumed))
+        on_device = device not in (None, "cpu")
+        for w in widenings(pieces.above[-1].outputs):
+            line = of.get(w.value)
+            where = f" by line {line.number}" if line is not None else ""
+            advice = ("with `share()` above that line fewer bytes would be uploaded" if on_device else
+                      "it stays above share(), where it is made once")
+            notes.append(f"{w.column} crosses the ring as {w.wide:,.0f} bytes and is made{where} of {w.narrow:,.0f}: "
+                         f"below share() that would cost each consumer about {w.ns:,.0f} ns a record; {advice}")
     return Report(compiled.plan.name, compiled.plan.path, tuple(parts), tuple(found), tuple(dict.fromkeys(maker.fused)),
-                  tuple(dict.fromkeys(maker.apart)), tuple(cached), placement.reasons,
+                  tuple(dict.fromkeys(maker.apart)), tuple(cached), tuple(notes),
                   measured=trial.rows if trial is not None else 0)

@@ -134,3 +134,13 @@ def test_a_report_of_every_segment() -> None:
     frame = compiled.told["above0"]
     of = lines_of(list(frame.outputs.values()), compiled.program.spans, lines)
     assert {line.number for line in of.values()} >= {24, 25, 26, 27}
+
+
+def test_what_could_travel_narrow_and_where_devices_are(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(EXAMPLES / "imagenet.pipe")
+    told = explained(capsys, path)
+    assert re.search(r"image crosses the ring as 602,112 bytes and is made by line 27 of 150,528", told)
+    assert "host → device" not in told and " cuda" not in told
+    told = explained(capsys, path, "--device", "cuda")
+    assert re.search(r"below1_0 +cuda", told) and re.search(r"above0_0 +cpu", told)
+    assert re.search(r"host → device +602,120", told)
