@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import weakref
 
@@ -34,8 +35,7 @@ class FakeDevice:
     def __init__(self, kernels, backwards=False):
         """`kernels`: all that may be asked for; they are one translation unit."""
         self.texts = list({k.text: k for k in kernels})
-        self.found = library(self.texts)
-        self.run_grid = LAUNCH(("pipec_launch", self.found))
+        self.found = library(self.texts) if self.texts else None
         self.backwards = backwards
         self.streams = {"work": [], "uploads": []}
         self.done = {"work": 0, "uploads": 0}
@@ -117,13 +117,18 @@ class FakeDevice:
     # --- kernels ---
 
     def build(self, kernel):
-        number = self.texts.index(kernel.text)
-        return [ctypes.cast(self.found[f"{symbol}_{number}"], ctypes.c_void_p).value for symbol, _ in kernel.launches]
+        return self.functions(self.found, kernel, self.texts.index(kernel.text))
+
+    def functions(self, found, kernel, number):
+        """Each launch with the grid of its own library."""
+        grid = LAUNCH(("pipec_launch", found))
+        places = [ctypes.cast(found[f"{symbol}_{number}"], ctypes.c_void_p).value for symbol, _ in kernel.launches]
+        return [functools.partial(grid, place) for place in places]
 
     def launch(self, function, blocks, threads, args):
         self.launched += 1
         assert blocks[1] <= 65_535 and threads <= 1024
-        self._later("work", lambda: self.run_grid(function, *blocks, threads, self.backwards, *args))
+        self._later("work", lambda: function(*blocks, threads, self.backwards, *args))
 
     def call(self, function, args):
         self.finish()
@@ -170,6 +175,4 @@ class LazyFake(FakeDevice):
         super().__init__([])
 
     def build(self, kernel):
-        found = library([kernel.text])
-        self.kept = [*getattr(self, "kept", []), found]
-        return [ctypes.cast(found[f"{symbol}_0"], ctypes.c_void_p).value for symbol, _ in kernel.launches]
+        return self.functions(library([kernel.text]), kernel, 0)
