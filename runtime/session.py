@@ -17,12 +17,11 @@ from .attach import Attachment, RowReader, gone_error
 from .layout import Layout
 from .messages import Channel, Open
 from .plan import Plan
+from .spawned import code
 
 LEAVE_SECONDS = 4.0
 # The producer finds modules where this process does, and puts no folder of its own in front.
-# Libraries compute with one thread: those of the producer are enough.
-CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[2]); "
-        "from pipec.runtime.serve import main; main(int(sys.argv[1]))")
+CODE = code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
 
 sessions: weakref.WeakSet[Any] = weakref.WeakSet()   # all of this process, also those of shared streams
 

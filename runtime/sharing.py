@@ -26,15 +26,14 @@ from .messages import Attach, Channel, Joined, Welcome
 from .plan import CallExtern, Plan, RunKernel, Segment
 from .server import VERSION, Settings
 from .session import Session, sessions
+from .spawned import code
 
 CONNECT_SECONDS = 60.0                 # a server has so long to open its sources
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
 FOREVER = 1e6
 Place = tuple[int, int, int]           # epoch, next, skip
-# Libraries compute with one thread: those of the producer are enough.
-CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[1]); "
-        "from pipec.runtime.detached import main; main()")
+CODE = code("pipec.runtime.detached: main()", 1)
 
 
 def share_key(plan: Plan) -> str:

@@ -28,12 +28,11 @@ from .layout import Layout
 from .messages import Channel, Failed, Gone, error_of
 from .plan import CallExtern, Plan, Segment
 from .ranks import Deal
+from .spawned import code
 from .worker import Begin, Done, Epoch, Ready, Task, line, received
 
 # A worker finds modules where the producer does, and puts no folder of its own in front.
-# Libraries compute with one thread: those of the producer are enough.
-CODE = ("import json, os, sys; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); sys.path[:] = json.loads(sys.argv[2]); "
-        "from pipec.runtime.worker import main; main(int(sys.argv[1]))")
+CODE = code("pipec.runtime.worker: main(int(sys.argv[1]))", 2)
 LEAVE_SECONDS = 2.0
 
 
