@@ -19,7 +19,7 @@ from .linear import Poly, atom, of
 from .ranges import LARGEST_SIZE, Range, Ranges
 
 __all__ = [
-    "LARGEST_SIZE", "Facts", "at_most", "contradicts", "equal", "fits_i64", "implies", "interval", "less", "nonzero", "refuted",
+    "LARGEST_SIZE", "Facts", "at_most", "contradicts", "equal", "fits_i64", "hopeless", "implies", "interval", "less", "nonzero", "refuted",
 ]
 MOST_TRIES = 60
 MOST_ATOMS = 40
@@ -152,6 +152,11 @@ def nonzero(a: Node | int, facts: Facts | None = None) -> bool:
 def contradicts(condition: Node, facts: Facts | None = None) -> bool:
     """Can `condition` surely not be true."""
     return refuted(claim(condition), facts or NO_FACTS)
+
+
+def hopeless(facts: Facts | None) -> bool:
+    """Do the facts exclude each other, so that nothing here ever runs, and anything would follow."""
+    return facts is not None and _impossible(NOTHING, list(facts.claims), frozenset(), facts.ranges, _Budget())
 
 
 def implies(facts: Facts | None, condition: Node) -> bool:

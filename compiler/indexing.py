@@ -340,7 +340,7 @@ def _fill(el: Elaborator, value: Value, default: Value, dtype: str) -> Node:
 
 def _never_acts(el: Elaborator, scope: Scope, e: tree.Filled, value: Value, inside: bool) -> Value:
     """E0402: there is no gap to fill. In a function that depends on its call, so there it is no mistake."""
-    if scope.function is not None and (el.flexible or scope.calls):
+    if (scope.function is not None and (el.flexible or scope.calls)) or bounds.hopeless(scope.facts):
         return value.at(e.span)
     behind = Span(e.span.file, el.outer(e.value.span).end, el.outer(e.default.span).end)
     sign = behind.start + max(el.text(behind).find("??"), 0)
