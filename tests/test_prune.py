@@ -1,9 +1,13 @@
 """Dead fields go, with the columns and stages' lists that only they needed; what anything reads stays."""
 from __future__ import annotations
 
+import pytest
+from conftest import write_tar
 from pipec.compiler.graph import Node, walk
 from pipec.compiler.graphtext import parse_graph, print_graph
 from pipec.compiler.prune import prune
+from pipec.kernels.storage import Files
+from running import delivered
 
 
 def pruned(text: str) -> Node:
@@ -179,3 +183,43 @@ def test_a_stream_read_twice_keeps_what_either_reads() -> None:
     """)
     assert columns(stage(g, "source")) == ["a", "b"]
     assert len([n for n in walk(g) if n.op == "source"]) == 1
+
+
+# --- to the data ----------------------------------------------------------------------------------
+
+READS = """schema Row
+  {kept}
+  {dead}
+pipeline p
+  from {kind}("{path}") as Row
+  unused = {use}
+  emit {name}
+"""
+
+
+def test_members_of_tars_that_nothing_needs_are_not_read(tmp_path, monkeypatch):
+    write_tar(tmp_path / "a.tar", [(f"{k}.{e}", d) for k in range(5) for e, d in (("cls", b"3"), ("jpg", b"x" * 1000))])
+    text = READS.format(kept="cls: i64", dead="jpg: bytes", kind="tar", path=tmp_path / "a.tar", use="decode_image(jpg)",
+                        name="cls")
+    (tmp_path / "p.pipe").write_text(text)
+    real, sizes = Files.pread, []
+    monkeypatch.setattr(Files, "pread", lambda self, file, size, at: sizes.append(size) or real(self, file, size, at))
+    assert len(delivered(tmp_path / "p.pipe")) == 5
+    assert sizes and set(sizes) == {1}
+
+
+def test_columns_of_parquet_that_nothing_needs_are_not_read(tmp_path, monkeypatch):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"n": [1, 2, 3], "long": ["x" * 500] * 3}), tmp_path / "a.parquet")
+    text = READS.format(kept="n: i64", dead="long: text", kind="parquet", path=tmp_path / "a.parquet", use='long == "y"',
+                        name="n")
+    (tmp_path / "p.pipe").write_text(text)
+    real, asked = parquet.ParquetFile.read_row_group, []
+
+    def read(self, block, columns=None, **rest):
+        asked.append(columns)
+        return real(self, block, columns=columns, **rest)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", read)
+    assert [int(r["n"]) for r in delivered(tmp_path / "p.pipe")] == [1, 2, 3]
+    assert asked and all(list(columns) == ["n"] for columns in asked)
