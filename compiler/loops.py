@@ -101,6 +101,7 @@ class Select(Expr):
 
 
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+MOST_PLACES = 1 << 46   # of one tensor: far more than memory holds, far from where i64 ends
 
 
 def as_expr(value: Any, dtype: str) -> Expr:
@@ -271,12 +272,21 @@ class Builder:
     def scratch(self, dtype: str, *dims: Any, hint: str = "scratch") -> Buffer:
         """Memory for this record, not cleared."""
         sizes = tuple(as_expr(d, "i64") for d in dims)
-        count: Expr = Const(1, "i64")
-        for d in sizes:
-            count = d if count == Const(1, "i64") else count * d
         b = Buffer(self.name(hint), dtype, sizes)
-        self.body.append(Alloc(b.name, dtype, count))
+        self.body.append(Alloc(b.name, dtype, self.places(sizes)))
         return b
+
+    def places(self, dims: Sequence[Expr]) -> Expr:
+        """How many elements there are; sizes out of data whose product is past i64 ask for more memory than there is."""
+        count: Expr = Const(1, "i64")
+        for d in dims:
+            count = d if count == Const(1, "i64") else count * d
+        if isinstance(count, Const) or sum(d != Const(1, "i64") for d in dims) < 2 or all(isinstance(d, Const) for d in dims):
+            return count
+        about: Expr = Const(1.0, "f64")
+        for d in dims:
+            about = about * Cast(d, "f64")
+        return self.let(Select(about < Const(float(MOST_PLACES), "f64"), count, Const(MOST_PLACES, "i64")), "places")
 
     def cast(self, value: Expr, dtype: str, mode: str = "exact") -> Expr:
         return value if value.dtype == dtype else Cast(value, dtype, mode)

@@ -536,10 +536,7 @@ class Lowering:
 
     def escaping(self, kind: str, slot: str, dtype: str, dims: list[Expr]) -> Buffer:
         name = self.argument(kind, slot, dtype, writes=True)
-        count: Expr = Const(1, "i64")
-        for d in dims:
-            count = d if count == Const(1, "i64") else count * d
-        self.k.body.append(Alloc(name, dtype, count, escapes=True))
+        self.k.body.append(Alloc(name, dtype, self.k.places(dims), escapes=True))
         return Buffer(name, dtype, tuple(dims))
 
     def kernel(self) -> Kernel:
