@@ -50,12 +50,15 @@ def write(output: str, program: Program, plan: Plan) -> Manifest:
     """
     graph, nodes = print_lines(program.emit)
     texts = _text_members(plan.texts)
-    kernels = tuple(artifacts.Kernel(k.name, f"kernels/{k.name}.py", f"objects/{k.name}.o") for k in plan.kernels)
+    cuda = {f"kernels/{k.name}.cu": k.text.encode() for k in plan.device}
+    kernels = tuple(artifacts.Kernel(k.name, f"kernels/{k.name}.py", f"objects/{k.name}.o", made if made in cuda else "")
+                    for k in plan.kernels for made in [f"kernels/{k.name}.cu"])
     members: dict[str, bytes] = {
         artifacts.GRAPH: graph.encode(),
         artifacts.PLACES: _places(program, nodes),
         artifacts.PLAN: msgspec.msgpack.encode(msgspec.structs.replace(plan, kernels=(), texts={})),
         **{member: plan.texts[name].encode() for name, member in texts},
+        **cuda,
     }
     for kernel, made in zip(plan.kernels, kernels, strict=True):
         code = objects.fetch(kernel.key)
