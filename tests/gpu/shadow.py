@@ -66,11 +66,11 @@ class Shadow:
         made = runner.__dict__.setdefault("shadows", {})
         if step.kernel in made:
             return made[step.kernel]
-        keys = {found[1]: key for key, found in objects._linked.items()}
-        kernel = self.kernels.get(keys.get(runner.kernels[step.kernel], ""))
+        keys = {id(found[1]): key for key, found in objects._linked.items()}
+        kernel = self.kernels.get(keys.get(id(runner.kernels[step.kernel]), ""))
         fits = kernel is not None and on_device(step, runner.slots, {step.kernel: None})
         if not fits:
-            self.counts["kernels for the CPU alone (texts, missing values)" if kernel else "kernels not known"] += 1
+            self.counts["kernels for the CPU alone (texts, missing values)" if kernel else "not machine code"] += 1
             made[step.kernel] = None
             return None
         inputs = {a.slot for a in step.args if not a.writes and a.slot[0] != "@" and a.slot not in runner.constants}
