@@ -289,7 +289,7 @@ def test_the_end_is_the_programs(tmp_path):
     assert ranks.end_rule(planned(tmp_path, above="batch(n, whole=true)", below="check(x[0] >= 0)")) == "drop"
     plan = planned(tmp_path, end='end="drop"')
     assert ranks.deal(plan, made(plan), RankSpec(1, 3)) == Deal(1, 3, 4, "drop", False)
-    plan = planned(tmp_path, below="where x > 2\n  batch(n)")
+    plan = planned(tmp_path, below="where x > n - 2\n  batch(n)")
     assert ranks.deal(plan, made(plan), RankSpec(1, 3)) == Deal(1, 3, 1, "uneven")
 
 
@@ -306,7 +306,7 @@ def test_promises_that_cant_be_kept(tmp_path):
     from pipec.dsl.problems import PipeError
 
     (tmp_path / "rows.csv").write_text("x\n" + "\n".join(map(str, range(10))))
-    plan = planned(tmp_path, end='end="drop"', below="where x > 2\n  batch(n)")
+    plan = planned(tmp_path, end='end="drop"', below="where x > n - 2\n  batch(n)")
     with pytest.raises(PipeError) as caught:
         ranks.deal(plan, made(plan), RankSpec(1, 3))
     problem = caught.value.problems[0]
@@ -358,10 +358,10 @@ def rows(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("below", ["batch(n)", "x = x + 0\n  batch(n)", "where x >= 0\n  batch(n)"])
+@pytest.mark.parametrize("below", ["batch(n)", "x = x + 0\n  batch(n)", "where x >= n - 4\n  batch(n)"])
 def test_a_group_sees_what_one_sees(rows, below):
     plan = planned(rows, below=below)
-    (alone,), _ = of_group(plan, 1) if below != "where x >= 0\n  batch(n)" else of_group(plan, 1, stop=999)
+    (alone,), _ = of_group(plan, 1) if below != "where x >= n - 4\n  batch(n)" else of_group(plan, 1, stop=999)
     order = [x for b, *_ in alone for x in b]
     assert sorted(order) == list(range(101)) != order
     for world in (2, 3):

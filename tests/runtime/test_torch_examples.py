@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +29,10 @@ def data(tmp_path_factory):
     return folder
 
 
-def command(*words):
+def command(*words, **environment):
+    more = {name: str(value) for name, value in environment.items()}
     return subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}, cwd=FOLDER.parents[1])
+                            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}, cwd=FOLDER.parents[1])
 
 
 def output(process):
@@ -60,33 +62,23 @@ def test_resume_after_a_kill(data, tmp_path, monkeypatch, capsys):
             break
     killed.wait()
     killed.stdout.close()
-    rest = output(command(*words))
+    inside("plain.py", monkeypatch, *words[1:])
+    torch.set_num_threads(threads)
+    rest = capsys.readouterr().out
     at = int(re.search(r"goes on at step (\d+)", rest)[1])
     assert 9 <= at < 26
     assert whole.splitlines()[-2:] == rest.splitlines()[-2:]   # the last loss, step and all weights, bit for bit
 
 
-def torchrun(script, data, *words):
-    return output(command("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, FOLDER / script, "--data", data,
-                          *words))
-
-
 def test_ddp(data):
-    text = torchrun("ddp.py", data, "--share")
+    """As torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [command(FOLDER / "ddp.py", "--data", data, "--share", RANK=r, LOCAL_RANK=r, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2,
+                     MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for r in range(2)]
+    text, _ = map(output, ranks)
     assert "epoch 1: 7 steps," in text and "of 101 right" in text and "weights equal on all ranks" in text
-
-
-def test_lightning(data, monkeypatch, capsys, tmp_path):
-    pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)
-    inside("with_lightning.py", monkeypatch, "--data", data, "--epochs", 1)
-    assert "13 steps, right " in capsys.readouterr().out
-
-
-def test_accelerate(data, monkeypatch, capsys):
-    pytest.importorskip("accelerate")
-    inside("with_accelerate.py", monkeypatch, "--data", data, "--epochs", 1)
-    assert re.search(r"epoch 0: \d+ of 101 right", capsys.readouterr().out)
 
 
 class Wrapped(torch.utils.data.IterableDataset):

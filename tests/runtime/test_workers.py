@@ -145,11 +145,11 @@ def test_two_processes_are_faster_than_two_threads(tmp_path):
     """The function holds the interpreter, so threads gain nothing."""
     plan = planned(tmp_path, "holds", rows=300)
     seconds = {}
-    for workers in ("threads", "process") * 2:
+    for workers in ("threads", "process"):
         with opened(plan, workers) as loader:
             next(iter(loader))                            # everything has started
             loader.set_epoch(1)
             started = time.perf_counter()
             assert sum(len(b.x) for b in loader) == 300
-            seconds[workers] = min(seconds.get(workers, 1e9), time.perf_counter() - started)
+            seconds[workers] = time.perf_counter() - started
     assert seconds["threads"] > 300 * 0.005 and seconds["threads"] > 1.3 * seconds["process"]
