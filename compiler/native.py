@@ -47,8 +47,8 @@ def ir_of(kernel: Kernel, symbol: str) -> str:
     """The LLVM module of a kernel; `symbol` is the only name in it that is visible."""
     from .through_numba import module_text
 
-    return module_text(kernel_text(kernel), symbol) + LOOP.format(
-        record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
+    record: str = module_text(kernel_text(kernel), symbol)
+    return record + LOOP.format(record=f"{symbol}_record", symbol=symbol, stride=8 * len(kernel.arguments))
 
 
 def object_code(kernel: Kernel, symbol: str) -> bytes:
