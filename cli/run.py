@@ -27,8 +27,9 @@ def open_program(arguments: argparse.Namespace) -> Any:
 
     path, pipeline = split_file(arguments.file)
     beside(path, arguments.allow_extern)
+    settings: dict[str, Any] = dict(settings_of(arguments.settings))
     return open_loader(path, threads=arguments.threads, as_="numpy", memory=arguments.memory, run=pipeline,
-                       allow_extern=arguments.allow_extern, trust=arguments.trust, **settings_of(arguments.settings))
+                       allow_extern=arguments.allow_extern, trust=arguments.trust, **settings)
 
 
 def checked_program(arguments: argparse.Namespace) -> Any:
