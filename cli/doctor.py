@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import ctypes
 import glob
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -175,8 +176,7 @@ def _gpu() -> Iterator[tuple[str, str]]:
         yield LESS, "there is an NVIDIA GPU, and no CuPy to use it: pip install 'pipec[cuda]'"
         return
     with contextlib.suppress(Exception):   # what a driver that doesn't fit raises
-        import cupy
-
+        cupy = importlib.import_module("cupy")
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
         yield GOOD, f"{name}, CuPy {cupy.__version__}: `device=\"cuda\"` runs what stands below share() there"
         return

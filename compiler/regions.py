@@ -163,7 +163,8 @@ def _window(resized: Node, size: Node, sides: tuple[Node, ...]) -> Node | None:
 def _resized_from(resized: Node, part: Node, window: Node, size: Node) -> Node:
     if resized["op"] == "resize":
         _, box, height, width, filter, antialias = resized.args
-        args = (part, window, size, box, height, width, number(0), number(0), height, width, filter, antialias)
+        zero = number(0)
+        args: tuple[Node, ...] = (part, window, size, box, height, width, zero, zero, height, width, filter, antialias)
     else:
         args = (part, window, size, *resized.args[3:])
     return node("call", *args, type=resized.type, op="resize_part")
