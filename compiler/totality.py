@@ -103,9 +103,7 @@ class Facts:
                 case "fill":
                     found = self.needed(n.args[0])
                 case "call" if expands(n):
-                    found = {}
-                    for a in n.args:
-                        found |= self.needed(a)
+                    found = {t: None for arg in n.args for t in self.needed(arg)}
                 case "build" | "reduce" | "call" | "extern":
                     found = {}
                 case "apply" if n["fn"] in ("and", "or"):
@@ -133,7 +131,7 @@ class Facts:
         """May evaluating `n` end the record."""
         found = self._ends.get(n)
         if found is None:
-            found = self._ends[n] = self._own_end(n) or any(map(self.ends, n.args))
+            found = self._ends[n] = self.own_end(n) or any(map(self.ends, n.args))
         return found
 
     def fails(self, n: Node) -> bool:
@@ -142,10 +140,10 @@ class Facts:
         found = self._fails.get(n)
         if found is None:
             wild = n in self.guarded or (n.op == "index" and not n["guard"] and not self.inside(n))
-            found = self._fails[n] = wild or self._own_end(n) or any(map(self.fails, n.args))
+            found = self._fails[n] = wild or self.own_end(n) or any(map(self.fails, n.args))
         return found
 
-    def _own_end(self, n: Node) -> bool:
+    def own_end(self, n: Node) -> bool:
         match n.op:
             case "apply":
                 return self.overflows(n)

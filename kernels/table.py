@@ -186,8 +186,8 @@ class linear:
     def cpu(alloc: Any, x: Any, weight: Any) -> Any:
         return np.matmul(x, weight.T, out=alloc((len(x), len(weight)), np.float32))
 
-    examples = (((np.float32([[1, 2], [3, 4]]), np.float32([[1, 0], [1, -1], [0.5, 0.5]])),
-                 np.float32([[1, -1, 1.5], [3, -1, 3.5]])),)
+    examples = (((np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 0], [1, -1], [0.5, 0.5]], np.float32)),
+                 np.array([[1, -1, 1.5], [3, -1, 3.5]], np.float32)),)
 
 
 @op("indices(mask: bool[n]) -> i64[m]")

@@ -49,7 +49,8 @@ class Words:
 
     def alike(self) -> Ints:
         """For each place the first one with the same text."""
-        return self.once("alike", self._alike)
+        first: Ints = self.once("alike", self._alike)
+        return first
 
     def _alike(self) -> Ints:
         codes = _codes(self.array.dictionary_encode().indices)
@@ -58,7 +59,8 @@ class Words:
 
     def digests(self) -> NDArray[np.uint64]:
         """`table.digest` of each."""
-        return self.once("digests", self._digests)
+        found: NDArray[np.uint64] = self.once("digests", self._digests)
+        return found
 
     def _digests(self) -> NDArray[np.uint64]:
         wide = "large" in str(self.array.type)
@@ -91,7 +93,7 @@ class Coded:
         """An array of texts, masked (and empty below the mask) where they are missing."""
         flat = np.asarray(self.codes).reshape(-1)
         there = flat >= 0
-        out = np.full(len(flat), "", object)
+        out: NDArray[Any] = np.full(len(flat), "", object)
         used, back = np.unique(flat[there], return_inverse=True)
         texts = np.empty(len(used), object)
         texts[:] = self.words.taken(used)

@@ -184,12 +184,11 @@ class Values:
     def give_texts(self, frames: Frames, slot_name: str, values: Coded) -> None:
         """Fill an input slot with texts that have codes; they are made only where somebody asks for them."""
         slot, codes = self.slots[slot_name], values.codes
-        numbers = self.texts.attach(values.words, self.alike)
         fits = codes.ndim == len(slot.dims) + 1 and all(d is None or d == s for d, s in zip(slot.dims, codes.shape[1:]))
-        if numbers is False or not fits or slot.missing != values.gaps:
+        if not fits or slot.missing != values.gaps or not self.texts.attach(values.words):
             self.give_array(frames, slot_name, values.array)
             return
-        cells = codes + np.int64(self.texts.kept) if numbers is None else numbers[codes]
+        cells = self.texts.alike(values.words)[codes] if self.alike else codes + np.int64(self.texts.kept)
         turns = np.arange(frames.count)
         self.give_rows(frames, slot_name, address_of(cells) + turns * cells.strides[0], cells)
         held = frames.values[slot_name]

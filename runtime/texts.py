@@ -42,16 +42,17 @@ class Numbered:
         """How many numbers the words have."""
         return 0 if self.words is None else len(self.words)
 
-    def attach(self, words: Words, alike: bool) -> NDArray[np.int64] | bool | None:
-        """Give the words numbers from `kept` on. False where other values have come before.
-
-        With `alike`, equal texts have equal numbers: then a table says the number of each word, and 0 behind them for what
-        is missing.
-        """
+    def attach(self, words: Words) -> bool:
+        """Give the words numbers from `kept` on; False where other values have come before."""
         if (self.words is not None and self.words is not words) or (self.words is None and len(self.values) > self.kept):
             return False
         self.words = words
-        return words.once(("numbers", *self.values), lambda: self._numbers(words)) if alike else None
+        return True
+
+    def alike(self, words: Words) -> NDArray[np.int64]:
+        """Numbers of the words that are equal where these are, or where a constant is; 0 behind them for what is missing."""
+        found: NDArray[np.int64] = words.once(("numbers", *self.values[: self.kept]), lambda: self._numbers(words))
+        return found
 
     def _numbers(self, words: Words) -> NDArray[np.int64]:
         table = np.append(words.alike() + self.kept, 0)

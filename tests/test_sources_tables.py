@@ -574,3 +574,21 @@ def test_every_kind_can_be_opened():
     for kind in KINDS:
         with pytest.raises(SourceError, match=r"there is no (file|folder)"):
             opened(kind, "/nowhere/x", "file: bytes" if kind in ("folder", "files", "audio", "lmdb") else "a: i64")
+
+
+def test_texts_of_several_row_groups(tmp_path):
+    """Texts are equal or not whatever block and column they come from, also beside constants and texts that are made."""
+    words = ["x", "yy", "Ä", "x" * 9, "", None]
+    rng = random.Random(6)
+    data = pa.table({n: pa.array([rng.choice(words) for _ in range(60)], pa.string()) for n in ("a", "b", "c")})
+    pq.write_table(data, tmp_path / "t.parquet", row_group_size=17)
+    (tmp_path / "p.pipe").write_text(
+        "seed 2\nschema S\n  a: text?\n  b: text?\n  c: text?\npipeline p\n"
+        f'  from parquet("{tmp_path}/t.parquet") as S\n  shuffle()\n'
+        '  one = a ?? "none"\n  other = b ?? "none"\n  small = lower(c ?? "none")\n'
+        '  same = one == other\n  known = one == "x"\n  made = one == small or small == "ä"\n  before = one < other\n'
+        '  h = hash(one) % 1000\n  k = cross(one, other) % 1000\n  batch(7)\n'
+        '  emit one, small, same, known, made, before, h, k\n')
+    assert_compiled_is_interpreted(tmp_path / "p.pipe")
+    (tmp_path / "q.pipe").write_text((tmp_path / "p.pipe").read_text().replace("  shuffle()\n", ""))
+    assert_compiled_is_interpreted(tmp_path / "q.pipe", epochs=(0,))
