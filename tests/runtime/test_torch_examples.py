@@ -1,10 +1,10 @@
-"""The examples for PyTorch users run, with and without a kill; loaders in DataLoader workers say what to do."""
+"""Two ranks of DistributedDataParallel over one stream, and loaders in DataLoader workers, which say what to do.
+
+The other examples run with the slow tests.
+"""
 from __future__ import annotations
 
 import os
-import re
-import runpy
-import signal
 import socket
 import subprocess
 import sys
@@ -39,35 +39,6 @@ def output(process):
     text, _ = process.communicate(timeout=240)
     assert process.returncode == 0, text
     return text
-
-
-def inside(script, monkeypatch, *words):
-    """A script's `main` in this process."""
-    monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
-    monkeypatch.syspath_prepend(str(FOLDER))
-    runpy.run_path(str(FOLDER / script), run_name="__main__")
-
-
-def test_resume_after_a_kill(data, tmp_path, monkeypatch, capsys):
-    threads = torch.get_num_threads()
-    inside("plain.py", monkeypatch, "--data", data)
-    torch.set_num_threads(threads)
-    whole = capsys.readouterr().out
-    assert "epoch 1: " in whole
-    words = (FOLDER / "plain.py", "--data", data, "--checkpoint", tmp_path / "last.pt", "--every", 1)
-    killed = command(*words)
-    for line in killed.stdout:
-        if line == "step 9\n":
-            killed.send_signal(signal.SIGKILL)
-            break
-    killed.wait()
-    killed.stdout.close()
-    inside("plain.py", monkeypatch, *words[1:])
-    torch.set_num_threads(threads)
-    rest = capsys.readouterr().out
-    at = int(re.search(r"goes on at step (\d+)", rest)[1])
-    assert 9 <= at < 26
-    assert whole.splitlines()[-2:] == rest.splitlines()[-2:]   # the last loss, step and all weights, bit for bit
 
 
 def test_ddp(data):

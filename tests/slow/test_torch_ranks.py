@@ -1,8 +1,11 @@
-"""The examples for PyTorch users on two ranks, each with a producer of its own: DDP, Lightning, Accelerate."""
+"""The examples for PyTorch users: a loop that goes on after a kill, and two ranks, each with a producer of its own: DDP,
+Lightning, Accelerate."""
 from __future__ import annotations
 
 import os
 import re
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +26,35 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spots")
     make_data(folder, 403, 101)
     return folder
+
+
+def inside(script, monkeypatch, *words):
+    """A script's `main` in this process."""
+    monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
+    monkeypatch.syspath_prepend(str(FOLDER))
+    runpy.run_path(str(FOLDER / script), run_name="__main__")
+
+
+def test_resume_after_a_kill(data, tmp_path, monkeypatch, capsys):
+    threads = torch.get_num_threads()
+    inside("plain.py", monkeypatch, "--data", data)
+    torch.set_num_threads(threads)
+    whole = capsys.readouterr().out
+    assert "epoch 1: " in whole
+    words = (FOLDER / "plain.py", "--data", data, "--checkpoint", tmp_path / "last.pt", "--every", 1)
+    killed = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True)
+    for line in killed.stdout:
+        if line == "step 9\n":
+            killed.send_signal(signal.SIGKILL)
+            break
+    killed.wait()
+    killed.stdout.close()
+    inside("plain.py", monkeypatch, *words[1:])
+    torch.set_num_threads(threads)
+    rest = capsys.readouterr().out
+    at = int(re.search(r"goes on at step (\d+)", rest)[1])
+    assert 9 <= at < 26
+    assert whole.splitlines()[-2:] == rest.splitlines()[-2:]   # the last loss, step and all weights, bit for bit
 
 
 def output(*words):
