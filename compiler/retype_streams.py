@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dsl.types import BOOL, DTYPES, I64, Type
 from .graph import STREAM_OPS, Node, ParamInfo, walk
-from .retype import Checked, IllTyped, Values, dims_within, need, plain_dim, same_dims, wrong
+from .retype import Checked, Values, dims_within, need, plain_dim, same_dims, wrong
 from .sources import KINDS
 
 SAME_FRAME = ("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance", "share")
@@ -260,14 +260,9 @@ def _options(n: Node, known: Mapping[str, Type]) -> None:
         good = isinstance(option, tuple) and len(option) == 2 and option[0] in known
         need(good, n, "has an option that this source doesn't know")
         name, value = option
-        type = known[name]
-        values = value if type.dims else (value,)
-        kind: Any = {"text": str, "i64": int, "bool": bool}[type.dtype]
-        need(isinstance(values, tuple) and all(builtin is kind for builtin in map(_type_of, values)), n, f"has an odd `{name}`")
-
-
-def _type_of(value: Any) -> Any:
-    return type(value)
+        values = value if known[name].dims else (value,)
+        kind: Any = {"text": str, "i64": int, "bool": bool}[known[name].dtype]
+        need(isinstance(values, tuple) and all(type(v) is kind for v in values), n, f"has an odd `{name}`")
 
 
 def _unknown(streams: Streams, n: Node, before: Fields, fields: Fields) -> None:
@@ -281,4 +276,3 @@ _RULES: dict[str, Callable[[Streams, Node, Fields, Fields], None]] = {op: _unkno
     "batch": Streams.batch, "window": Streams.window, "pack": Streams.pack, "mix": Streams.several, "zip": Streams.several,
     "sample": Streams.several,
 }
-__all__ = ["IllTyped", "Streams"]
