@@ -22,6 +22,7 @@ from .cuda_proofs import Ends, Proofs, own_elements
 from .emit_numba import children, expressions, walk
 from .loops import Alloc, Const, Expr, Fail, For, If, Kernel, Let, Load, Set, Stmt, Store, Var
 
+SCRATCH, ESCAPE = "next scratch", "next output"   # where the next memory is taken, as names of locals
 LARGEST_LOCAL = 1024   # bytes of a turn's own memory, beyond which a loop isn't shared
 
 
@@ -78,7 +79,42 @@ def phases(kernel: Kernel) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     if "all" not in kinds:
         kinds = ["one"]
         placed = [replace(i, kind="one", phase=0) for i in placed]
-    return tuple(placed), tuple(kinds)
+    return tuple(_joined(placed)), tuple(kinds)
+
+
+def _joined(items: list[Item]) -> list[Item]:
+    """What stands within a phase of one thread and needs what that finds out is done by this thread, too."""
+    ends = {i.phase: k for k, i in enumerate(items) if i.kind == "one"}
+    found: list[Item] = []
+    phase, made = -1, set[str]()
+    for k, item in enumerate(items):
+        if item.kind == "one" and item.phase != phase:
+            phase, made = item.phase, set()
+        inside = item.kind == "again" and k < ends.get(phase, -1)
+        if inside and (used_by(statements(item.stmt), item) | assigned_by(statements(item.stmt))) & made:
+            item = replace(item, kind="one", phase=phase)
+        if item.kind == "one":
+            made |= assigned_by(statements(item.stmt))
+        found.append(item)
+    return found
+
+
+def assigned_by(body: Iterable[Stmt]) -> set[str]:
+    """Locals and buffers that get a value; where memory is taken, `SCRATCH` or `ESCAPE` does."""
+    body = list(body)
+    found = {s.var if isinstance(s, Let | Set) else s.buffer for s in walk(body) if isinstance(s, Let | Set | Alloc)}
+    return found | {ESCAPE if s.escapes else SCRATCH for s in walk(body) if isinstance(s, Alloc)}
+
+
+def used_by(body: Sequence[Stmt], item: Item) -> set[str]:
+    """Variables and buffers that a statement reads or stores to; where it takes memory, `SCRATCH` or `ESCAPE`."""
+    roots = list(expressions(body))
+    if isinstance(item.stmt, Nest):
+        roots += [e for level in item.stmt.levels for e in (level.start, level.stop)]
+    found = {e.name if isinstance(e, Var) else e.buffer for r in roots for e in every(r) if isinstance(e, Var | Load)}
+    if not isinstance(item.stmt, Nest):   # whose memory is the turn's own
+        found |= {ESCAPE if s.escapes else SCRATCH for s in walk(body) if isinstance(s, Alloc)}
+    return found | {s.buffer for s in walk(body) if isinstance(s, Store)} | {name for name, _ in item.guards}
 
 
 def _classified(kernel: Kernel) -> Iterable[Item]:

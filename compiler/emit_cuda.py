@@ -8,14 +8,14 @@ phase "all" the threads along x share the loops of record y. The names used are 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..runtime.plan import DeviceKernel
 from . import cuda_told
-from .cuda_split import Item, Nest, every, phases, statements
+from .cuda_split import ESCAPE, SCRATCH, Item, Nest, assigned_by, phases, statements, used_by
 from .cuda_text import HELD, Names, Printer, locals_of, prelude, word
-from .emit_numba import argument_text, expressions, routines_of, walk
-from .loops import Alloc, Argument, Fail, Kernel, Let, Load, Set, Stmt, Store, Var
+from .emit_numba import argument_text, routines_of, walk
+from .loops import Alloc, Argument, Fail, Kernel, Let, Store
 from .routines import Routine
 
 
@@ -37,8 +37,8 @@ class _Phases:
         self.kernel, self.taken = kernel, tuple(taken)
         self.items, self.kinds = phases(kernel)
         self.bodies = [statements(i.stmt) for i in self.items]
-        self.used = [_used(b, i) for b, i in zip(self.bodies, self.items)]
-        self.assigned = [_assigned(b) for b in self.bodies]
+        self.used = [used_by(b, i) for b, i in zip(self.bodies, self.items)]
+        self.assigned = [assigned_by(b) for b in self.bodies]
         self.written = {a.name: j for j, a in enumerate(kernel.arguments) if a.writes}
         self.stored = {s.buffer for s in walk(kernel.body) if isinstance(s, Store)}
         self.allocs = {s.buffer: s for s in walk(kernel.body) if isinstance(s, Alloc)}
@@ -59,15 +59,13 @@ class _Phases:
             for other, used in zip(self.items[k + 1 :], self.used[k + 1 :]):
                 if other.kind == "again" or other.phase != item.phase:
                     later |= used
-            scratch = {"scratch"} if any(isinstance(s, Alloc) and not s.escapes for s in walk(self.bodies[k])) else set()
-            escape = {"escape"} if any(isinstance(s, Alloc) and s.escapes for s in walk(self.bodies[k])) else set()
-            for name in sorted((made & later) | scratch | escape):
+            for name in sorted(made & later):
                 if item.phase < len(self.kinds) - 1:
                     saves.setdefault((item.phase, name), len(saves))
         return saves
 
     def dtype(self, name: str) -> str:
-        if name in ("scratch", "escape"):
+        if name in (SCRATCH, ESCAPE):
             return "i64"
         if name in self.allocs:
             return ""
@@ -77,7 +75,7 @@ class _Phases:
         """The function of a phase: 0, the number of an error site, or -1 where memory is short."""
         p = Printer(Names(self.taken), self.held)
         wanted = self._wanted(phase)
-        used = {name for k in wanted for name in self.used[k] | self.assigned[k]} | {"scratch", "escape"}
+        used = {name for k in wanted for name in self.used[k] | self.assigned[k]}
         self._open(p, wanted, used)
         for k, item in enumerate(self.items[: self.ends[phase]]):
             if item.kind != "again" and item.phase < phase and k + 1 == self.ends[item.phase]:
@@ -172,26 +170,13 @@ class _Phases:
             p.put("}")
 
     def _shown(self, p: Printer, name: str) -> str:
-        return name if name in ("scratch", "escape") else p.names[name]
+        return {SCRATCH: "scratch", ESCAPE: "escape"}.get(name) or p.names[name]
 
     def _pointee(self, name: str) -> str:
         if name in self.allocs:
             held = self.allocs[name].dtype
             return f"{HELD.get(held, held)}*"
         return word(self.dtype(name))
-
-
-def _assigned(body: Iterable[Stmt]) -> set[str]:
-    return {s.var if isinstance(s, Let | Set) else s.buffer for s in walk(body) if isinstance(s, Let | Set | Alloc)}
-
-
-def _used(body: Sequence[Stmt], item: Item) -> set[str]:
-    """Variables and buffers that a statement reads or stores to."""
-    roots = list(expressions(body))
-    if isinstance(item.stmt, Nest):
-        roots += [e for level in item.stmt.levels for e in (level.start, level.stop)]
-    found = {e.name if isinstance(e, Var) else e.buffer for r in roots for e in every(r) if isinstance(e, Var | Load)}
-    return found | {s.buffer for s in walk(body) if isinstance(s, Store)} | {name for name, _ in item.guards}
 
 
 LAUNCH = {

@@ -48,15 +48,32 @@ class Collected(Exception):
     """Ends a run at the point where its kernels are known."""
 
 
+def between(k):
+    """What is known only in the midst of what one thread does, and needed by all of them afterwards."""
+    found = k.let(0, "found")
+    with k.loop(N, "p") as p, k.when(WHOLES[p] > 0):
+        k.set(found, p)
+    twice = k.let(found + found, "twice")
+    row = k.scratch("i64", twice + 1)
+    with k.loop(N, "p") as p:
+        k.set(found, found + 1)
+    k.store(row, (twice,), found)
+    with k.loop(N, "p") as p:
+        k.store(WHOLE, (p,), twice * found + p + row[twice])
+
+
+MORE = {"between": between}
+
+
 @pytest.fixture(scope="module")
 def small():
-    made = {name: kernel(body) for name, body in KERNELS.items()}
+    made = {name: kernel(body) for name, body in (KERNELS | MORE).items()}
     host = [load([device_kernel(k) for k in made.values()], backwards=b) for b in ORDERS]
     return {name: (k, [table[device_kernel(k).text] for table in host]) for name, k in made.items()}
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", KERNELS | MORE)
 def test_small_kernels(small, name):
     made, host = small[name]
     expected = call(objects.load(native.build([made]))["small"])
