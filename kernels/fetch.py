@@ -63,9 +63,11 @@ def _filesystem(scheme: str, process: int) -> Any:
     except ImportError:
         raise SourceError("E0810", "files at addresses are read with the package fsspec, which isn't installed",
                           ("pip install 'pipec[remote]'",)) from None
-    options: dict[str, Any] = {"use_listings_cache": False}
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
     if scheme in ("http", "https"):
         options["client_kwargs"] = {"trust_env": True}
+    elif scheme == "s3":
+        options["config_kwargs"] = {"connect_timeout": QUIET, "read_timeout": QUIET, "retries": {"max_attempts": 1}}
     try:
         return fsspec.filesystem(scheme, **options)
     except (ImportError, ValueError) as error:

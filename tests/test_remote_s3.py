@@ -68,6 +68,7 @@ def bucket(tmp_path, monkeypatch):
     client.create_bucket(Bucket="bucket")
     yield client
     front.shutdown()
+    front.server_close()
     server.stop()
 
 
