@@ -22,10 +22,12 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
     started = time.perf_counter()
     epochs = PEERS[workload][peer](workload, threads)
     process, peak, over = psutil.Process(), [0], threading.Event()
+    watching = [0.0]   # CPU seconds that looking at memory took, which aren't the loader's
 
     def watch() -> None:
         while not over.wait(0.3):
             peak[0] = max(peak[0], _pss(process))
+            watching[0] = time.thread_time()
 
     watcher = threading.Thread(target=watch, daemon=True)
     first, epoch, records = 0.0, 0, 0
@@ -40,13 +42,13 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
                 first, shape = now - started, list(image.shape)
                 watcher.start()
             elif not begin and now - started > first + 1.0:   # warm-up: one second after the first batch
-                begin, cpu, end = now, _cpu(process), now + seconds
+                begin, cpu, end = now, _cpu(process) - watching[0], now + seconds
             elif begin:
                 records += len(image)
             if now > end:
                 break
         epoch += 1
-    took, spent = time.perf_counter() - begin, _cpu(process) - cpu
+    took, spent = time.perf_counter() - begin, _cpu(process) - watching[0] - cpu
     over.set()
     result = {"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}
     print(json.dumps(result), flush=True)
