@@ -7,7 +7,7 @@ where one condition chooses all elements (lowering then asks it once).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -130,7 +130,8 @@ def inlinable(emit: Node) -> frozenset[Node]:
     """Builds whose every index is to be replaced now: inner ones first, so that each element is looked at once."""
     facts = Facts((emit,))
     work = Work()
-    wanted = [b for b, u in uses(emit, facts).items() if pays(b, u, facts, work)]
+    read = surely_read(v for n in walk(emit) if n.op == "map" for v in n.args[1:])
+    wanted = [b for b, u in uses(emit, facts).items() if pays(b, u, facts, work, b in read)]
     chosen: set[Node] = set(wanted)
     for b in wanted:
         if any(n.op == "index" and n.args[0] in chosen for n in walk(b.args[0]) if n is not b):
@@ -138,16 +139,72 @@ def inlinable(emit: Node) -> frozenset[Node]:
     return frozenset(chosen)
 
 
-def pays(build: Node, u: Uses, facts: Facts, work: Work) -> bool:
+def pays(build: Node, u: Uses, facts: Facts, work: Work, read: bool = False) -> bool:
     """Is computing elements where they are indexed right, and cheaper than memory."""
-    return bool(u.indexed) and stored_for(build, u, facts, work) is None
+    return bool(u.indexed) and stored_for(build, u, facts, work, read) is None
 
 
-def stored_for(build: Node, u: Uses, facts: Facts, work: Work) -> str | None:
-    """Why a build lies in memory instead of being computed where it is read; None where it is computed there."""
+def surely_read(values: Iterable[Node]) -> set[Node]:
+    """Tensors of which some element is read whenever these values of a frame are computed."""
+    found: set[Node] = set()
+    for value in values:
+        found |= {n.args[0] for n in sure(value) if n.op == "index"}
+    return found
+
+
+def sure(value: Node) -> set[Node]:
+    """Nodes that are evaluated (a tensor: at one place at least) whenever `value` is."""
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        n = stack.pop()
+        if n in found:
+            continue
+        found.add(n)
+        match n.op:
+            case "select" | "fill":
+                stack.append(n.args[0])
+            case "apply" if n["fn"] in ("and", "or"):
+                stack.append(n.args[0])
+            case "build" | "reduce":
+                runs = all(e.op == "const" and e["value"] > 0 for e in n.args[1:])
+                stack.extend(n.args if runs else n.args[1:])
+            case _:
+                stack.extend(n.args)
+    return found
+
+
+def ends_apart(build: Node, facts: Facts, read: bool) -> bool:
+    """May an element end the record where computing only some elements, or none, would not.
+
+    What is the same for all elements, and evaluated for each, is evaluated as often as any is asked for.
+    """
+    if not facts.ends(build.args[0]):
+        return False
+    if not read:
+        return True
+    ids, known = set(build["ids"]), sure(build.args[0])
+    seen: set[Node] = set()
+    stack = [build.args[0]]
+    while stack:
+        n = stack.pop()
+        if n in seen or not facts.ends(n) or (n in known and not facts.free(n) & ids):
+            continue
+        if facts.own_end(n):
+            return True
+        seen.add(n)
+        stack.extend(n.args)
+    return False
+
+
+def stored_for(build: Node, u: Uses, facts: Facts, work: Work, read: bool = False) -> str | None:
+    """Why a build lies in memory instead of being computed where it is read; None where it is computed there.
+
+    `read`: some element of it is read in any case.
+    """
     if not u.indexed:
         return "all of it is asked for at once"
-    if facts.ends(build.args[0]):
+    if ends_apart(build, facts, read):
         return "an element may end the record, also one that nobody reads"
     if facts.one_choice(build):
         return "one condition chooses all elements, and is asked once"
@@ -166,9 +223,10 @@ def explained(roots: Sequence[Node]) -> dict[Node, str]:
     """Every build that lies in memory although it is read by element, and why."""
     facts, work = Facts(roots), Work()
     found: dict[Node, str] = {}
+    read = surely_read(roots)
     for root in roots:
         for build, u in uses(root, facts).items():
-            why = stored_for(build, u, facts, work) if u.indexed else None
+            why = stored_for(build, u, facts, work, build in read) if u.indexed else None
             if why is not None:
                 found[build] = why
     return found

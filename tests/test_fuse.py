@@ -126,3 +126,43 @@ def test_random_chains(seed: int) -> None:
     for _ in range(4):
         tensors.append(build([n], lambda i: element(i, 2)))
     check(tensors[-1], [{"x": rng.normal(size=k).astype("f4")} for k in (0, 1, 7)])
+
+
+# --- what may end the record ----------------------------------------------------------------------
+
+DRAWING = """seed 1
+schema Row
+  n: i64
+  x: f32[4]
+pipeline p
+  from npz("{data}") as Row
+  k ~ integers(0, n)
+{lines}
+  emit b
+"""
+
+
+@pytest.mark.parametrize(("lines", "stored", "ends"), [
+    (["a = [x[i] + k for i]", "b = [a[3 - i] * 2 for i < 4]"], 0, True),                        # the same for all, and read
+    (["a = [x[i] + k for i]", "b = [if x[i] > 5 then a[i] else 0 for i]"], 1, False),            # perhaps not read at all
+    (["a = [x[i] + (if i > 2 then k else 0) for i]", "b = [a[0] + i for i < 2]"], 1, True),     # only some elements end it
+    (["a = [x[i] + k for i]", "b = [a[min(i, 3)] for i < i64(x[0])]", "b = sum(b)"], 2, False),  # perhaps no element at all
+])
+def test_an_element_that_may_end_the_record(lines: list[str], stored: int, ends: bool, tmp_path: Any) -> None:
+    """A draw from nothing (n = 0) ends the record where something that is read needs it, fused or not."""
+    from pipec.compiler.check import check as check_program
+    from pipec.compiler.compile import transformed
+    from running import assert_same, run_compiled, run_interpreted
+
+    for n in (3, 0):
+        np.savez(tmp_path / f"{n}.npz", n=np.array([5, n, 4]), x=np.float32([[1, 2, 3, 4], [0, 0, 0, 0], [9, 9, 9, 9]]))
+        text = DRAWING.format(data=tmp_path / f"{n}.npz", lines="\n".join(f"  {line}" for line in lines))
+        program = check_program("p.pipe", text=text)
+        reference, code = run_interpreted(program)
+        assert (code is not None) == (n == 0 and ends)
+        for without in ((), ("fuse",)):
+            got, got_code = run_compiled(program, without)
+            assert got_code == code
+            assert_same(got, reference)
+        assert sum(m.op == "build" and m.type.dtype == "f32" for m in walk(transformed(program.emit))) - (
+            1 if "sum" not in lines[-1] else 0) == stored
