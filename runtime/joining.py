@@ -45,7 +45,7 @@ def attach(name: str, *, as_: str = "torch", when_slow: str = "wait", join: str 
     welcome = stream.connect(wait)
     try:
         served = checked_plan(welcome)
-        plan = _own_plan(served, welcome.given, params, program, run or welcome.run)
+        plan = _own_plan(served, welcome.given, params, program, run or welcome.run, device not in (None, "cpu") or as_ == "cupy")
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=spec, state=state, fields=fields, threads=None,
                        device=device)
     except BaseException:
@@ -95,13 +95,15 @@ def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: 
     return made
 
 
-def _own_plan(served: Plan, given: Mapping[str, Any], params: Mapping[str, Any], program: str | None, run: str | None) -> Plan:
-    """What this consumer runs: the server's plan with params of its own, or one compiled for it.
+def _own_plan(served: Plan, given: Mapping[str, Any], params: Mapping[str, Any], program: str | None, run: str | None,
+              on_device: bool = False) -> Plan:
+    """What this consumer runs: the server's plan with params of its own, or one compiled for it, as it is `on_device`: CUDA
+    texts that somebody else sends aren't run.
 
     Raises PipeError E0702 where the lines above `share()` aren't the server's.
     """
     free = {p.name for p in served.params if p.open}
-    if program is None and set(params) <= free:
+    if program is None and set(params) <= free and not on_device:
         try:
             load(served.kernels)
             return settled(served, params, "this server")
