@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from .attach import Attachment, RowReader, gone_error
+from .attach import RowReader
+from .attachment import Attachment, gone_error
 from .layout import Layout
 from .messages import Channel, Open
 from .plan import Plan

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from . import rendezvous
-from .attach import Attachment, RowReader, gone_error
+from .attach import RowReader
+from .attachment import Attachment, gone_error
 from .errors import DataError
 from .layout import Layout, check_layout
 from .messages import Attach, Channel, Joined, Welcome

@@ -6,7 +6,8 @@ import socket
 import threading
 
 import numpy as np
-from pipec.runtime.attach import Attachment, RowReader
+from pipec.runtime.attach import RowReader
+from pipec.runtime.attachment import Attachment
 from pipec.runtime.blocks import view
 from pipec.runtime.consumer import Consumer
 from pipec.runtime.layout import Layout, plan_layout

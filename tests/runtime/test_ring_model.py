@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pipec.runtime.atomics import atomics
-from pipec.runtime.attach import Attachment, RowReader
+from pipec.runtime.attach import RowReader
+from pipec.runtime.attachment import Attachment
 from pipec.runtime.consumer import Consumer
 from pipec.runtime.layout import ROOM_WANTED, WANTED, plan_layout
 from pipec.runtime.memory import create, seal
