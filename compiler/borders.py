@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..dsl.types import Type
 from ..kernels.scalar import SCALARS
-from ..runtime.plan import Column, Plan, Program
+from ..runtime.plan import Column, Plan, Program, Slot
 from .costs import BYTE, LENGTH, OPERATION, UNKNOWN, VECTOR, Sizes, width
 from .graph import Node, walk
 from .totality import Facts
@@ -72,7 +72,7 @@ def _sources(plan: Plan) -> Iterable[tuple[str, Program]]:
             stack.extend(branch)
 
 
-def _inputs(program: Program) -> Iterable[tuple[str, object]]:
+def _inputs(program: Program) -> Iterable[tuple[str, Slot]]:
     sizes = Sizes(program)
     for name, slot in program.inputs:
         yield name, sizes.slots[slot]

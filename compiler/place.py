@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..runtime.blocks import DTYPES
 from ..runtime.onchip import on_device
-from ..runtime.plan import Plan, Program, Segment
+from ..runtime.plan import DeviceKernel, Plan, Program, Segment
 
 CPU = "cpu"
 
@@ -37,7 +37,7 @@ def placed(plan: Plan, device: str | None) -> Placement:
     return Placement(tuple(devices), tuple(reasons))
 
 
-def stays(segment: Segment, number: int, kernels: dict[str, object]) -> str | None:
+def stays(segment: Segment, number: int, kernels: dict[str, DeviceKernel]) -> str | None:
     """Why a segment can't run on a device; None where it can."""
     program, slots = segment.program, {s.name: s for s in segment.program.slots}
     if segment.start.kind == "sample" or segment.takes:
@@ -48,7 +48,7 @@ def stays(segment: Segment, number: int, kernels: dict[str, object]) -> str | No
         return "texts and bytes stay where Python's objects are"
     if any(slots[slot].missing for slot in _seen(program)):
         return "fields with gaps have masks beside them"
-    if not all(on_device(step, slots, kernels) for step in program.steps):   # type: ignore[arg-type]
+    if not all(on_device(step, slots, kernels) for step in program.steps):
         return "a step of it is a library call, or a kernel whose memory only running tells"
     return None
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..runtime import plan as plans
-from ..runtime.clock import READ
+from ..runtime.clock import READ, Clock
 from ..runtime.trial import Trial
 from .borders import Border, borders, frontier, type_bytes, widenings
 from .compile import Compiled
@@ -127,7 +127,7 @@ class _Maker:
         self.fusions(name, [r for r in rows if r.lines], records)
         return tuple(r for r in rows if r.lines or r.kind != "frame")
 
-    def start(self, told: Told, program: plans.Program, sizes: Sizes, clock: object, records: int) -> Row:
+    def start(self, told: Told, program: plans.Program, sizes: Sizes, clock: Clock | None, records: int) -> Row:
         start = told.start
         stages = [*([start] if start is not None else []), *(s for s in told.stages if s.op not in ("where", "check"))]
         lines = sorted({line for s in stages if (line := self.lines.first(self.program.spans.get(s, ()))) is not None})
@@ -138,12 +138,12 @@ class _Maker:
         mapped = not any(sizes.slots[slot].dtype in ("bytes", "text", "path") for _, slot in program.inputs)
         ns = 100.0 if mapped else 2_000.0 + BYTE * size
         seen_ns = seen_bytes = None
-        if clock is not None and (spent := clock.ns(READ)) is not None:   # type: ignore[attr-defined]
+        if clock is not None and (spent := clock.ns(READ)) is not None:
             seen_ns = spent / records
-            seen_bytes = sum(clock.each(slot) or 0.0 for _, slot in program.inputs)   # type: ignore[attr-defined]
+            seen_bytes = sum(clock.each(slot) or 0.0 for _, slot in program.inputs)
         return Row(f"read {start['kind']}", "read", tuple(lines), "cpu", ns, size, assumed, seen_ns, seen_bytes)
 
-    def step(self, step: plans.Step, lines: tuple[Line, ...], guessed: Sizes, sizes: Sizes, clock: object, number: int,
+    def step(self, step: plans.Step, lines: tuple[Line, ...], guessed: Sizes, sizes: Sizes, clock: Clock | None, number: int,
              records: int, kept: tuple[str, ...]) -> Row:
         outputs: tuple[str, ...] = ()
         match step:
@@ -165,7 +165,7 @@ class _Maker:
                 name, kind, ns = step.kind, "condition", 100.0
         size = sum(guessed.bytes(o) for o in outputs)
         assumed = any(guessed.assumed(s) for s in (*outputs, *(getattr(a, "slot", a) for a in getattr(step, "args", ()))))
-        spent = clock.ns(number) if clock is not None else None   # type: ignore[attr-defined]
+        spent = clock.ns(number) if clock is not None else None
         seen = None if spent is None else sum(sizes.bytes(o) for o in outputs) / records
         return Row(name, kind, lines, "cpu", ns / records, size / records, assumed, None if spent is None else spent / records,
                    seen, kept)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .below import Below
 from .blocks import DTYPES, address_of
 from .clock import Clock
-from .engine import HIDDEN, Engine
+from .engine import HIDDEN, Engine, Reservation
 from .feed import Feed
 from .objects import load
 from .plan import Column, Plan, Program
@@ -99,10 +99,10 @@ def _wind_feed(feed: Feed, shown: Trial) -> None:
 class _Room:
     rows: int
     arrays: dict[str, NDArray[Any]]
+    address: Mapping[str, int] = field(init=False)
 
-    @property
-    def address(self) -> dict[str, int]:
-        return {name: address_of(a) for name, a in self.arrays.items()}
+    def __post_init__(self) -> None:
+        self.address = {name: address_of(a) for name, a in self.arrays.items()}
 
 
 class _Sink:
@@ -113,14 +113,15 @@ class _Sink:
         self.until, self.count, self.bytes = until, 0, 0.0
         self.kept: list[dict[str, Any]] = []
 
-    def reserve(self, rows: int) -> _Room | None:
+    def reserve(self, rows: int) -> Reservation | None:
         if time.monotonic() > self.until and self.count:
             return None
         fixed = [c for c in self.columns if c.dtype in DTYPES and None not in c.dims]
         return _Room(rows, {c.name: np.empty((rows, *[int(d or 0) for d in c.dims]), DTYPES[c.dtype]) for c in fixed})
 
-    def commit(self, room: _Room, rows: int, ragged: Mapping[str, list[NDArray[Any]]]) -> None:
-        fields: dict[str, Any] = {name: a[:rows] for name, a in room.arrays.items()} | dict(ragged)
+    def commit(self, reservation: Reservation, rows: int, ragged: Mapping[str, list[NDArray[Any]]]) -> None:
+        assert isinstance(reservation, _Room)
+        fields: dict[str, Any] = {name: a[:rows] for name, a in reservation.arrays.items()} | dict(ragged)
         self.count += rows
         self.bytes += sum(_bytes(v) for name, v in fields.items() if not name.startswith("_"))
         if self.bytes < MOST_BYTES or not self.kept:
