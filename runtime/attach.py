@@ -128,7 +128,8 @@ class RowReader:
             if count > 1 and not self.exact:
                 count = self._bite(count)
             if count == 0:
-                return self._end()
+                self._end()
+                return None
             try:
                 rows = self._rows(count)
             except DataError:
@@ -154,8 +155,11 @@ class RowReader:
         done, point = 0, (0, 0)
         while done < n:
             count = self._await(min(n - done, self.most), True)
+            if count == 0 and done:
+                break
             if count == 0:
-                return self._end() if not done else (done, *point)
+                self._end()
+                return None
             point = self._point(self.position + count - 1)
             self._pass(count)
             done += count
@@ -207,12 +211,14 @@ class RowReader:
                 return None
             pieces.append(Rows(rows.count, {k: self._kept(v) for k, v in rows.fields.items()}, None))
             done += rows.count
-        fields = {}
+        fields: dict[str, Any] = {}
         for name in pieces[0].fields:
             values = [p.fields[name] for p in pieces]
-            fields[name] = np.concatenate(values) if isinstance(values[0], np.ndarray) else [v for part in values for v in part]
-            if self.read_only and isinstance(fields[name], np.ndarray):
-                fields[name].flags.writeable = False
+            if isinstance(values[0], np.ndarray):
+                fields[name] = np.concatenate(values)
+                fields[name].flags.writeable = not self.read_only
+            else:
+                fields[name] = [v for part in values for v in part]
         return Rows(done, fields, None)
 
     @staticmethod

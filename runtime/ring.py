@@ -147,7 +147,8 @@ class Writer:
 
     def least(self) -> int:
         """The row before which nobody reads any more that the producer waits for."""
-        counted, lossy = [], []
+        counted: list[int] = []
+        lossy: list[int] = []
         for consumer in self._readers():
             (lossy if consumer.when_slow == "skip" else counted).append(consumer.released)
         if counted:
