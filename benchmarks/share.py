@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import multiprocessing
 import multiprocessing.shared_memory
@@ -95,13 +96,23 @@ def consume(name: str, seconds: float, field: str, out: str) -> None:
     """Attach, read for some time, write what was measured."""
     import pipec
 
-    begun = time.perf_counter()
-    loader = pipec.attach(name, as_="numpy", wait=30.0)
-    attached = time.perf_counter() - begun
-    batches: Iterator[Any] = iter(forever(loader))
+    batches: Iterator[Any] = iter(forever(pipec.attach(name, as_="numpy", wait=30.0)))
     touch(getattr(next(batches), field))
-    first = time.perf_counter() - begun
-    write(out, measured(batches, field, seconds) | {"attach": attached, "first": first})
+    write(out, measured(batches, field, seconds))
+
+
+def attach_times(name: str, out: str) -> None:
+    """Seconds from `attach` to the first batch of a stream that others read, the first (with its imports) left out."""
+    import pipec
+
+    took = []
+    for _ in range(8):
+        begun = time.perf_counter()
+        loader = pipec.attach(name, as_="numpy", join="now", wait=30.0)
+        touch(next(iter(loader)).image)
+        took.append(time.perf_counter() - begun)
+        loader.close()
+    write(out, {"attach": statistics.median(took[1:])})
 
 
 def forever(loader: Any) -> Iterator[Any]:
@@ -237,11 +248,24 @@ def ours_ready(k: int, seconds: float, copy: bool = True) -> list[dict[str, Any]
         return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
 
 
+def attaching() -> float:
+    """Median seconds from `attach` to the first batch."""
+    with tempfile.TemporaryDirectory() as folder, process("serve-ready", "bench", "1", "1"):
+        gone = str(Path(folder) / "steady")
+        steady = subprocess.Popen([sys.executable, "-m", "benchmarks.share", "consume", "bench", "60", "image", gone], cwd=ROOT)
+        try:
+            time.sleep(3)
+            return float(gathered([["attach", "bench"]], folder, 30)[0]["attach"])
+        finally:
+            steady.kill()
+            steady.wait()
+
+
 def ours_served(program: str, k: int, seconds: float, threads: int) -> list[dict[str, Any]]:
     """k consumers of `pipec serve`."""
     with tempfile.TemporaryDirectory() as folder:
-        server = subprocess.Popen([sys.executable, "-m", "pipec", "serve", program, "--name", "bench", "--threads", str(threads),
-                                   "--wait-for", str(k)], cwd=ROOT, stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([sys.executable, "-m", "pipec", "serve", program, f"root={root()}", "--name", "bench",
+                                   "--threads", str(threads), "--wait-for", str(k)], cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
             return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
         finally:
@@ -257,18 +281,25 @@ def independent(program: str, kind: str, k: int, seconds: float, threads: int) -
 
 
 def alone(kind: str, program: str, threads: int, seconds: float, out: str) -> None:
+    """One loader of its own, in a process that also trains."""
     if kind == "torch":
-        from . import peers
+        from .peers import PEERS
 
-        batches = peers.torch_batches("W1", threads)
+        epoch = PEERS["W1"]["opencv"]("W1", threads)
+        batches = (_Batch(np.asarray(batch[0])) for k in itertools.count() for batch in epoch(k))
     else:
         import pipec
 
-        batches = forever(pipec.open(program, threads=threads, as_="numpy", share=kind == "shared"))
-        batches = ((b.image,) for b in batches)
-    made = (_Batch(np.asarray(b[0])) for b in batches)
-    touch(next(made).image)
-    write(out, measured(made, "image", seconds))
+        batches = forever(pipec.open(program, threads=threads, as_="numpy", share=kind == "shared", root=root()))
+    touch(np.asarray(next(batches).image))
+    write(out, measured(batches, "image", seconds))
+
+
+def root() -> str:
+    """Where W1's shards are."""
+    from . import data
+
+    return str(data.FOLDER / "tar")
 
 
 def rate(results: list[dict[str, Any]]) -> float:
@@ -303,7 +334,9 @@ def ready_table(rounds: int, seconds: float, ks: list[int]) -> str:
         lines.append(f"{name:18}{middle(found, rate):>12,.0f}{1e6 * cpu:>32.0f}"
                      f"{1e6 * middle(found, lambda r: r[0]['p50']):>13.0f}{1e6 * middle(found, lambda r: r[0]['p99']):>9.0f}")
     for k in ks:
-        lines.append(f"{k} consumers: {middle(results[f'pipec, {k}'], rate) / middle(results[f'plain ring, {k}'], rate):.2f} × the plain ring")
+        ratio = middle(results[f"pipec, {k}"], rate) / middle(results[f"plain ring, {k}"], rate)
+        lines.append(f"{k} consumers: {ratio:.2f} × the plain ring")
+    lines.append(f"attach to a running server, to the first batch: {1000 * attaching():.0f} ms")
     return "\n".join(lines)
 
 
@@ -327,8 +360,6 @@ def images_table(rounds: int, seconds: float, threads: int, ks: list[int]) -> st
         lines.append(f"{name:24}{middle(found, rate):>24,.0f}{middle(found, rate) / one:>16.2f}")
     own, shared = middle(results["own pipec loaders, 1"], rate), middle(results["share=True, 1"], rate)
     lines.append(f"one script, share=True against a producer of its own: {shared / own:.3f} ×")
-    attach = middle(results[f"pipec serve, {ks[0]}"], lambda r: r[0]["attach"])
-    lines.append(f"attach to a running server: {1000 * attach:.0f} ms")
     return "\n".join(lines)
 
 
@@ -350,6 +381,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve-ready", name, copy, k]:
             serve_ready(name, copy == "1", int(k))
+        case ["attach", name, out]:
+            attach_times(name, out)
         case ["consume", name, seconds, field, out]:
             consume(name, float(seconds), field, out)
         case ["alone", kind, program, threads, seconds, out]:
