@@ -106,7 +106,7 @@ class Counts(msgspec.Struct, frozen=True, tag=True):
 class Attach(msgspec.Struct, frozen=True, tag=True):
     """Consumer → server, with the fd of its control page. `label` says to people who it is."""
 
-    version: int
+    version: str
     label: str
     when_slow: str = "wait"
 

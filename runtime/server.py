@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from .. import __version__
 from . import messages, rendezvous
 from .client import Client
 from .consumer import Began, BrokenConsumer, Consumer
@@ -31,7 +32,7 @@ from .ring import Writer
 from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, use_ring, weights_of
 from .work import Work
 
-VERSION = 1                            # of what is said over the socket
+VERSION = f"{__version__}/1"           # of what is said over the socket
 HELLO_SECONDS = 10.0                   # until the first message of who connects
 DRAIN_SECONDS = 10.0                   # for what is there to be read, after it was told to end
 MOST_CLIENTS = 1024
@@ -244,7 +245,7 @@ class Server:
     def _attach(self, client: Client, message: Attach) -> None:
         if message.version != VERSION:
             raise DataError("E0830", f"the server `{self.settings.name}` is of another version of pipec",
-                            notes=("stop it and start it again",))
+                            notes=(f"it is of {VERSION}, this consumer of {message.version[:40]}", "stop it and start it again"))
         if self.work.finished:
             raise self._no_more()
         if message.when_slow not in ("wait", "drop", "skip"):

@@ -25,6 +25,7 @@ from .errors import DataError
 from .layout import Layout, check_layout
 from .messages import Attach, Channel, Joined, Welcome
 from .plan import CallExtern, Plan, RunKernel, Segment
+from .plancache import version
 from .server import VERSION, Settings
 from .session import Session, sessions
 from .spawned import code
@@ -41,7 +42,7 @@ def share_key(plan: Plan) -> str:
     """Equal for plans whose lines above `share` do the same work on the same data."""
     texts = {k.name: k.key for k in plan.kernels}
     used = sorted({texts.get(name, name) for segment in plan.above for name in _kernels(segment)})
-    seen = msgspec.msgpack.encode([plan.above, plan.rows, plan.seed, used, os.getcwd()])
+    seen = msgspec.msgpack.encode([plan.above, plan.rows, plan.seed, used, os.getcwd(), VERSION, version()])
     return hashlib.blake2b(seen, digest_size=16).hexdigest()
 
 

@@ -38,7 +38,7 @@ def framed(message):
 def some_message(rng):
     number = rng.choice([0, 1, -1, 1 << 62, -(1 << 63)])
     return rng.choice([
-        Look(), Ask(), Attach(VERSION, "x"), Attach(99, "x" * 5000), Attach(VERSION, "y", "never"), Join(number),
+        Look(), Ask(), Attach(VERSION, "x"), Attach("99", "x" * 5000), Attach(VERSION, "y", "never"), Join(number),
         Join(1, "now", (number, number, number)), Join(2, "yesterday"), Seek(1, 0, 0, 0), {"type": "Join"}, [1, 2],
         Open(b"", layout_of(fakes.plan(rows=9, width=64)), "os:system", {}),
     ])
