@@ -1,0 +1,61 @@
+"""Cases of sharing that another loader gets wrong, and consumers that keep too much."""
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pipec.runtime import attach
+from pipec.runtime.errors import DataError
+from pipec.runtime.limits import Room
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fakes
+from served import consumer, layout_of, serving
+from test_sharing import epoch_of, together
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("chunk", "batches"), [(64, (32, 32)), (64, (64, 64)), (8, (10, 12, 20)), (8, (8, 10, 12, 20, 320))])
+def test_320_records(chunk, batches):
+    """TensorSocket 0.0.5 delivers 256 of the 320 (the last producer batch is lost), and repeats and reorders records where
+    consumers ask for 10, 12 and 20 of producer batches of 8."""
+    plan = fakes.plan(rows=320, width=5003, chunk=chunk)
+    with serving(layout_of(plan, 64, chunk=64), plan, wait_for=len(batches)) as server:
+        loaders = [consumer(server, batch) for batch in batches]
+
+        def read(loader):
+            with loader:
+                return [epoch_of(loader, 5003) for _ in range(3)]
+
+        for seen in together([lambda loader=loader: read(loader) for loader in loaders]):
+            assert seen == [[1000 * epoch + k for k in range(320)] for epoch in range(3)]
+
+
+def test_who_keeps_too_much_gets_an_error_and_others_go_on(monkeypatch):
+    monkeypatch.setattr(attach, "available", lambda: Room(0, "this test"))   # no more than the ring's size is copied aside
+    width, rows = 30_011, 900
+    with serving(plan=fakes.plan(rows=rows, width=width), most=8, wait_for=2) as server:
+        assert 3 * server.layout.total < rows * width
+        keeper, other = consumer(server, 8), consumer(server, 8)
+
+        def keeps():
+            kept, started = [], time.monotonic()
+            with pytest.raises(DataError, match="E0808: .* batches are still held and fill the ring") as caught:
+                for batch in keeper:
+                    kept.append(batch)
+            assert time.monotonic() - started < 20 and "allowed" in str(caught.value)
+            labels = [label for batch in kept for label in batch.label.tolist()]
+            assert labels == list(range(len(labels))) and keeper.state_dict()["next"] == len(labels)
+            del batch
+            kept.clear()                                  # then it may go on
+            with keeper:
+                return labels + epoch_of(keeper, width)
+
+        for seen in together([keeps, lambda: epoch_of(other, width)]):
+            assert seen == list(range(rows))
