@@ -21,10 +21,12 @@ def serve(arguments: argparse.Namespace) -> int:
     from ..runtime.objects import load
     from ..runtime.rendezvous import Taken
     from ..runtime.server import Server, Settings, run_server
+    from .run import beside
 
     path, run = split_file(arguments.file)
     given = settings_of(arguments.settings)
-    plan = plan_of(path, given, run, False)
+    beside(path, arguments.allow_extern)
+    plan = plan_of(path, given, run, arguments.trust)
     if not arguments.allow_extern:
         refuse_externs(plan)
     threads = arguments.threads or len(os.sched_getaffinity(0))

@@ -56,7 +56,7 @@ def write(output: str, program: Program, plan: Plan) -> Manifest:
     members: dict[str, bytes] = {
         artifacts.GRAPH: graph.encode(),
         artifacts.PLACES: _places(program, nodes),
-        artifacts.PLAN: msgspec.msgpack.encode(msgspec.structs.replace(plan, kernels=(), texts={})),
+        artifacts.PLAN: msgspec.msgpack.encode(msgspec.structs.replace(plan, kernels=(), texts={}, device=())),
         **{member: plan.texts[name].encode() for name, member in texts},
         **cuda,
     }

@@ -1,7 +1,7 @@
 """Artifacts (`.pipec`): a program with its graph and machine code in one zip, which `compiler.artifact` writes.
 
 An artifact is untrusted input. Its plan and its objects are used only where its seal verifies under the user's key and it
-was made for this CPU by this version of pipec; everything else is compiled again from the graph's text.
+was made for this CPU by this version of pipec; everything else, and CUDA texts always, is made again from the graph's text.
 """
 from __future__ import annotations
 
@@ -235,22 +235,23 @@ def _manifest(raw: bytes, sizes: Mapping[str, int]) -> Manifest:
 # --- what runs ------------------------------------------------------------------------------------
 
 
-def plan_of(path: str, params: Mapping[str, Any] | None = None, run: str | None = None, trust: bool = False) -> Plan:
+def plan_of(path: str, params: Mapping[str, Any] | None = None, run: str | None = None, trust: bool = False,
+            on_device: bool = False) -> Plan:
     """The plan that an artifact holds, its objects in the user's cache, with open params set.
 
-    `trust`: use plan and objects though nobody known signed them. Raises DataError (E0820–E0822) for a file that can't be
-    used, PipeError for params that can't be set.
+    `trust`: use plan and objects though nobody known signed them. `on_device`: with CUDA texts, which are never the file's
+    own: the plan is that of its graph. Raises DataError (E0820–E0822) for a file that can't be used, PipeError for params
+    that can't be set.
     """
     artifact = opened(path, run)
     why = unusable(artifact, trust)
     plan = None
-    if why is None:
+    if why is None and not on_device:
         try:
             plan = _stored(artifact)
         except Unusable as reason:
             why = str(reason)
     if plan is None:
-        assert why is not None
         plan = _again(artifact, why)
     _same_files(path, plan)
     return settled(plan, params or {}, "this artifact")
@@ -302,17 +303,18 @@ def _stored(artifact: Artifact) -> Plan:
             objects.store(key, artifact.member(kernel.object))
         kernels.append(KernelText(kernel.name, text, key))
     caches.bound()
-    return msgspec.structs.replace(plan, kernels=tuple(kernels), texts=artifact.texts())
+    return msgspec.structs.replace(plan, kernels=tuple(kernels), texts=artifact.texts(), device=())
 
 
-def _again(artifact: Artifact, why: str) -> Plan:
-    """The plan compiled from the artifact's graph, or kept from when it was."""
+def _again(artifact: Artifact, why: str | None) -> Plan:
+    """The plan compiled from the artifact's graph, or kept from when it was. `why` the stored one isn't used, for a note."""
     from . import plancache
 
     kept = plancache.find_made(artifact.identity())
     if kept is not None:
         return kept
-    note(f"`{_printable(artifact.path)}` {_printable(why)}: its kernels are compiled again from its graph")
+    if why is not None:
+        note(f"`{_printable(artifact.path)}` {_printable(why)}: its kernels are compiled again from its graph")
     compiler = importlib.import_module("pipec.compiler.artifact")
     try:
         plan: Plan = compiler.compiled_again(artifact)

@@ -10,7 +10,7 @@ from ..dsl.problems import PipeError
 from . import loader as loaders
 from .consumers import check_kind, writes
 from .limits import parse_size
-from .loader import Loader, layout_for, plan_of, refuse_externs
+from .loader import Loader, layout_for, plan_of, refuse_externs, wants_device
 from .objects import Missing, load
 from .plan import Plan
 from .ranks import RankSpec, rank_spec
@@ -45,7 +45,7 @@ def attach(name: str, *, as_: str = "torch", when_slow: str = "wait", join: str 
     welcome = stream.connect(wait)
     try:
         served = checked_plan(welcome)
-        plan = _own_plan(served, welcome.given, params, program, run or welcome.run, device not in (None, "cpu") or as_ == "cupy")
+        plan = _own_plan(served, welcome.given, params, program, run or welcome.run, wants_device(as_, device))
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=spec, state=state, fields=fields, threads=None,
                        device=device)
     except BaseException:
@@ -110,7 +110,7 @@ def _own_plan(served: Plan, given: Mapping[str, Any], params: Mapping[str, Any],
         except Missing:                                   # its objects aren't in our cache: they are made again
             pass
     path = program or served.path
-    plan = plan_of(path, {**given, **params}, run, False)
+    plan = plan_of(path, {**given, **params}, run, False, on_device)
     if share_key(plan) == share_key(served) and (program or plan.texts == served.texts):
         return plan
     raise _differs(served, given, params, path, run, changed=plan.texts != served.texts and not program)

@@ -61,7 +61,7 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
     one starts and that ends a while after the last has left; `when_slow` and `join` are those of `attach`.
     """
     spec = rank_spec(rank, world, mesh, micro_batches)
-    plan = plan_of(os.fspath(path), params, run, trust)
+    plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device))
     if not allow_extern:
         refuse_externs(plan)
     if share:
@@ -73,12 +73,20 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
                   allow_extern=allow_extern, ranks=spec)
 
 
-def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool) -> Plan:
-    """The plan of a program or an artifact. The compiler is imported only where there is something to compile."""
+def wants_device(as_: str, device: Any) -> bool:
+    """Do the lines below `share()` run on a GPU?"""
+    return as_ == "cupy" or device not in (None, "cpu")
+
+
+def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False) -> Plan:
+    """The plan of a program or an artifact. The compiler is imported only where there is something to compile.
+
+    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for.
+    """
     from . import artifact, plancache
 
     if artifact.is_artifact(path):
-        return artifact.plan_of(path, params, run, trust)
+        return artifact.plan_of(path, params, run, trust, on_device)
     kept = plancache.find(path, params, run)
     if kept is not None:
         return kept
@@ -99,7 +107,7 @@ class Loader:
             raise ValueError(f'workers={workers!r}: it is "process" or "threads"')
         self.plan = plan
         self.threads = threads or len(os.sched_getaffinity(0))
-        if below is None and (as_ == "cupy" or device not in (None, "cpu")):
+        if below is None and wants_device(as_, device):
             below = importlib.import_module("pipec.runtime.device").below_on(plan, device or "cuda", as_, allow_extern)
         if below is None:
             below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
