@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 WIDE, LEFT, LINE, GAP = 1120, 24, 18, 26
 BAR = 180      # pixels of the costliest step's bar
+INDENT = 190   # from a box's edge to its lines of the program
+LETTER = 7.9   # pixels of a letter of the drawing, at most
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #667085; --line: #c4cad4; --card: #ffffff; --page: #f4f6f9;
   --kernel: #2f6fde; --call: #b4540a; --read: #2a7d4f; --other: #7a8194; }
@@ -127,16 +129,23 @@ def _title(part: Part) -> str:
 def _box(row: Row, y: int, most: float) -> tuple[str, int]:
     tall = LINE * max(1, len(row.lines)) + 16
     wide = WIDE - 2 * LEFT
+    size = row.bytes if row.seen_bytes is None else row.seen_bytes
+    told = "" if row.kind == "frame" else f"{shown_number(_cost(row))} ns on the {row.device}, {shown_bytes(size, False)} B"
     parts = [f"<rect class=card x={LEFT} y={y} width={wide} height={tall} rx=7 />",
              f"<rect class={row.kind} x={LEFT} y={y} width=5 height={tall} rx=2 />",
-             f"<text x={LEFT + 18} y={y + 21}>{escape(row.name)}</text>"]
+             f"<text x={LEFT + 18} y={y + 21}>{_shortened(row.name, INDENT - 18)}</text>"]
     for k, line in enumerate(row.lines):
-        parts.append(f"<text class=soft x={LEFT + 190} y={y + 21 + k * LINE}>{escape(shown_line(line))}</text>")
-    if row.kind != "frame":
+        room = wide - INDENT - 24 - (LETTER * len(told) if k == 0 else 0)
+        parts.append(f"<text class=soft x={LEFT + INDENT} y={y + 21 + k * LINE}>{_shortened(shown_line(line), room)}</text>")
+    if told:
         bar = max(2, round(BAR * _cost(row) / most))
         x = WIDE - LEFT - BAR - 12
-        size = row.bytes if row.seen_bytes is None else row.seen_bytes
-        told = f"{shown_number(_cost(row))} ns on the {row.device}, {shown_bytes(size, False)} B"
         parts += [f"<rect class={row.kind} x={x} y={y + tall - 9} width={bar} height=4 rx=2><title>{escape(told)}</title></rect>",
                   f"<text class=soft x={WIDE - LEFT - 12} y={y + 19} text-anchor=end>{escape(told)}</text>"]
     return "".join(parts), tall
+
+
+def _shortened(text: str, room: float) -> str:
+    """What of a text fits into so many pixels; pointing at it shows all of it."""
+    letters = max(1, int(room / LETTER) - 1)
+    return escape(text) if len(text) <= letters else f"{escape(text[: letters - 1])}…<title>{escape(text)}</title>"

@@ -39,8 +39,10 @@ def serve(arguments: argparse.Namespace) -> int:
     try:
         server = Server(plan, layout, settings, given, run, _say)
     except Taken as error:
-        raise UsageError(f"there is a server `{settings.name}` already: `--name` another, or `pipec stop {settings.name}`") from error
-    _say(f"serving   {arguments.file} as `{settings.name}`: {layout.capacity:,} records, {show_size(layout.total)} of shared memory")
+        raise UsageError(f"there is a server `{settings.name}` already: `--name` another, or "
+                         f"`pipec stop {settings.name}`") from error
+    _say(f"serving   {arguments.file} as `{settings.name}`: {layout.capacity:,} records, "
+         f"{show_size(layout.total)} of shared memory")
     if arguments.metrics is not None:
         from ..runtime.metrics import expose
 
