@@ -28,6 +28,8 @@ def values_of(column: Any, steps: Sequence[str], w: Wanted) -> Values:
         wrong = np.where(codes < 0, np.uint8(MISSING), np.uint8(0)) if not w.missing and joined.null_count else None
         return Values(w, None, None, wrong, words=words, codes=codes, bytes=codes.nbytes + words.array.nbytes)
     array, rest = storage(joined), list(steps)
+    if not rest and not is_list(array.type) and not w.element and w.dtype is not None:
+        return _numbers_of(array, w)
     lists = Lists(len(array), w)
     while is_list(array.type) or rest:
         if is_list(array.type):
@@ -55,6 +57,19 @@ def values_of(column: Any, steps: Sequence[str], w: Wanted) -> Values:
                       bytes=flat.nbytes * 2)
     flat, gone = lists.dense(flat, gone)
     return Values(w, flat, gone if w.missing else None, lists.found, sizes=lists.sizes, bytes=flat.nbytes + gone.nbytes)
+
+
+def _numbers_of(array: Any, w: Wanted) -> Values:
+    """A column with one number in each row: what `values_of` makes of it without lists to look at."""
+    flat, past = numbers(array, w)
+    gone = nulls(array) if w.missing or array.null_count else None
+    bad = np.zeros(len(array), np.uint8)
+    if gone is not None and not w.missing:
+        bad[gone] = MISSING
+    if past is not None:
+        bad[past] = RANGE
+    mask = gone if w.missing else None
+    return Values(w, flat, mask, bad if bad.any() else None, bytes=flat.nbytes + len(array))
 
 
 def of_texts(type: Any, w: Wanted) -> bool:

@@ -1,6 +1,8 @@
 """Sources whose files are made of blocks of rows that are decoded as a whole (row groups, record batches).
 
-Decoded blocks are kept up to a bound in bytes, the last used ones. A block that can't be decoded makes bad records.
+Decoded blocks are kept up to a bound in bytes, the last used ones. Where not all of them fit, those that were read
+in order to the end go at once: nobody wants them before the next epoch, and their memory serves the next block.
+A block that can't be decoded makes bad records.
 """
 from __future__ import annotations
 
@@ -54,6 +56,9 @@ class BlockSource:
         self.begins = np.cumsum([0, *lengths]).astype(np.int64)
         self.kept: OrderedDict[int, Block | BadRecord] = OrderedDict()
         self.sizes: dict[int, int] = {}
+        self.held = 0                             # the sum of `sizes`
+        self.read_rows: dict[int, int] = {}       # of blocks that are kept: how many of their rows were read in order
+        self.finished = -1                        # the block that was read to the end last: threads may be a little behind
         self.lock = threading.Lock()
         self.busy: dict[int, threading.Lock] = {}
 
@@ -104,11 +109,28 @@ class BlockSource:
         size = 64 if isinstance(block, BadRecord) else sum(v.bytes for values in block.values() for v in values)
         with self.lock:
             self.kept[number] = block
+            self.held += size - self.sizes.get(number, 0)
             self.sizes[number] = size
             self.busy.pop(number, None)
-            while len(self.kept) > 1 and sum(self.sizes.values()) > min(KEPT, self.most):
-                oldest, _ = self.kept.popitem(last=False)
-                del self.sizes[oldest]
+            while len(self.kept) > 1 and self.held > min(KEPT, self.most):
+                self._drop(next(iter(self.kept)))
+
+    def _drop(self, number: int) -> None:
+        del self.kept[number]
+        self.held -= self.sizes.pop(number)
+        self.read_rows.pop(number, None)
+
+    def _count(self, number: int, rows: int) -> None:
+        """Note that rows of a block were read in order; drop a block that is read to the end where not all blocks fit."""
+        with self.lock:
+            if number not in self.kept:
+                return
+            self.read_rows[number] = have = self.read_rows.get(number, 0) + rows
+            if have < int(self.begins[number + 1] - self.begins[number]) or number == self.finished:
+                return
+            before, self.finished = self.finished, number
+            if before in self.kept and self.held / len(self.kept) * len(self.blocks) > min(KEPT, self.most):
+                self._drop(before)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -143,6 +165,8 @@ class BlockSource:
             rows = _rows(indexes[places] - self.begins[number])
             for w in self.wanted:
                 pieces[w.field].append((places, _gathered(block[w.field], w, rows, places, bad)))
+            if isinstance(rows, slice):
+                self._count(number, len(places))
         return _over_the_same({f: _together(parts, len(indexes)) for f, parts in pieces.items()}), bad
 
     def ids(self, indexes: Ints) -> NDArray[np.uint64]:

@@ -1,6 +1,7 @@
 """The different texts of a block of rows, held as an Arrow array: Python's texts are made only of those that are asked for."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ class Words:
         """`array`: of Arrow's type string or large_string."""
         self.array = array
         self.kept: dict[Any, Any] = {}   # what others made of these texts, under their own keys
+        self.lock = threading.RLock()    # of what is being made: it may need something else that is kept
 
     def __len__(self) -> int:
         return len(self.array)
@@ -74,9 +76,11 @@ class Words:
         return found
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` makes, made once."""
+        """What `make` makes, made once: threads that want the same wait for the first of them."""
         if key not in self.kept:
-            self.kept[key] = make()
+            with self.lock:
+                if key not in self.kept:
+                    self.kept[key] = make()
         return self.kept[key]
 
 
