@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
-from ..dsl.types import FLOATS, INT_RANGE, INTS
+from ..dsl.types import BYTES_PER_VALUE, FLOATS, I64, INT_RANGE, INTS
 from ..kernels.ops import OPERATORS
 from ..kernels.scalar import SCALARS
 from . import bounds
-from .graph import Node, var, walk
+from .graph import Node, const, var, walk
 
 # No record has more places than this: an extent, and what counts them, is bounded by memory and patience.
 LONGEST = 2**47
@@ -19,6 +20,10 @@ HEAVY = 1000.0
 EXPANDED = 10.0   # an operator that is one expression
 # A side of a `select` dearer than this is worth a branch; below, both sides are computed and it vectorises.
 WORTH_A_BRANCH = 40.0
+# A tensor of no more bytes, and a reduction of no more elements, that can't end the record is rather computed at each turn
+# of a loop than at the first that asks: then turns depend on nothing but their binders, and threads can share them.
+SMALL = 1024
+MANY, WORTH_CODE = 3, 400.0
 
 
 def expands(n: Node) -> bool:
@@ -37,7 +42,9 @@ class Facts:
 
     def __init__(self, roots: Iterable[Node]) -> None:
         self.extents: dict[int, Node] = {}   # of each binder
+        self.uses: Counter[Node] = Counter()
         for n in walk(*roots):
+            self.uses.update(n.args)
             if n.op in ("build", "reduce"):
                 self.extents.update(zip(n["ids"], n.args[1:], strict=True))
         self.guarded: set[Node] = set()      # library calls that run only where they are asked for: told by lowering
@@ -84,6 +91,18 @@ class Facts:
                     found = 1.0 + sum(map(self.cost, n.args))
             self._cost[n] = found
         return found
+
+    def rather_again(self, n: Node) -> bool:
+        """Is `n` rather computed at each turn that asks than once for all turns of a loop."""
+        sizes = [const(d, I64) if isinstance(d, int) else d for d in n.type.dims] or list(n.args[1:] if n.op == "reduce" else ())
+        if self.ends(n) or any(s.op != "const" for s in sizes):
+            return False
+        return math.prod(s["value"] for s in sizes) * BYTES_PER_VALUE.get(n.type.dtype, 8) <= SMALL
+
+    def shared(self, n: Node) -> bool:
+        """Is this a number of the whole record that so many branches may use that one evaluation before all of them is worth
+        less than its code in each."""
+        return n.type.is_scalar and not self.free(n) and self.uses[n] >= MANY and self.cost(n) <= WORTH_CODE
 
     def one_choice(self, n: Node) -> bool:
         """Is one condition, which no binder changes, what chooses every element of this build, and a side dear."""

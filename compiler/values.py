@@ -1,10 +1,12 @@
 """Values of one frame to loop IR: nodes go in, statements of one kernel and the arguments they need come out.
 
 Statements are put where they run least often: a value moves out of every loop whose binder it doesn't use, but a
-value that can fail (or costs much) never leaves the `If` it stands under.
+value that can fail (or costs much) never leaves the `If` it stands under. Where that is inside a loop that doesn't change
+it, it is computed at the first turn that asks (`late`).
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -44,15 +46,26 @@ WORTH_KEEPING = 4.0
 
 
 @dataclass(eq=False)
+class Late:
+    """A value that is computed where it is first asked for: its locals or memory, and the local that tells whether it is."""
+
+    value: Scalar | Tensor
+    made: Var
+    needs: dict[Node, None] = field(default_factory=dict)   # other such values that are computed whenever this one is
+
+
+@dataclass(eq=False)
 class Frame:
     """One statement list under construction. `ids`: the binders its loops brought; `branch`: it is inside an If."""
 
     body: list[Stmt]
     ids: frozenset[int] = frozenset()
     branch: bool = False
+    makes: bool = False            # … one in which something is computed for all turns of a loop around it
     nonempty: Expr | None = None   # of a loop: does it run at all; None where that is known
     scalars: dict[Node, Scalar] = field(default_factory=dict)
     tensors: dict[Node, Tensor] = field(default_factory=dict)
+    late: dict[Node, Late] = field(default_factory=dict)   # what statements further in compute at most once for this frame
 
 
 class Lowering:
@@ -157,7 +170,7 @@ class Lowering:
         only where the loop runs, and only that loop may use it.
         """
         free, fails = self.facts.free(n), self.facts.fails(n)
-        stays = fails or self.facts.cost(n) > WORTH_A_BRANCH
+        stays = fails or not (self.facts.cost(n) <= WORTH_A_BRANCH or self.facts.shared(n))
         knower, guard = self.frames[-1], None
         for frame in reversed(self.frames):
             if guard is None:
@@ -167,6 +180,71 @@ class Lowering:
             if fails and frame.nonempty is not None:
                 guard = frame.nonempty if guard is None else guard & frame.nonempty
         raise AssertionError("the first frame takes everything")
+
+    # --- what is computed at the first turn that asks ---
+
+    def late(self, n: Node, home: Frame, knower: Frame, guard: Expr | None) -> Scalar | Tensor | None:
+        """`n` computed in `home`, where that didn't happen before; None where it is to be computed at each turn."""
+        late = self.found_late(n)
+        if late is None:
+            outer = self.outer(n, home)
+            if outer is None:
+                return None
+            with self.inside(outer):
+                value = self.scratch(n.type, [self.dim(d) for d in n.type.dims]) if n.type.dims else Scalar(*self.locals(n.type))
+                late = outer.late[n] = Late(value, self.k.let(Const(False, "bool"), "made"))
+        asked = ~late.made if guard is None else guard & ~late.made
+        with self.inside(home), self.branch(asked):
+            self.frames[-1].makes = True
+            self.make(n, late)
+        for m in (n, *late.needs):
+            self.learn(knower, m)
+        return late.value
+
+    def make(self, n: Node, late: Late) -> None:
+        """Compute it, in a branch of its own. What that always needs is known by all who know this value."""
+        match late.value:
+            case Tensor() as tensor:
+                self.write(n, tensor, ())
+            case Scalar(value=Var() as value, missing=gone):
+                assert gone is None or isinstance(gone, Var)
+                self.assign(value, gone, self.compute(n))
+        for m in late.needs:
+            self.tensor(m) if m.type.dims else self.scalar(m)
+        around = self.frames[: 1 + next(k for k, f in enumerate(self.frames) if f.late.get(n) is late)]
+        here = self.frames[-1]
+        late.needs |= {m: None for m in (*here.tensors, *here.scalars) if any(m in f.late for f in around)}
+        self.k.set(late.made, Const(True, "bool"))
+
+    def learn(self, knower: Frame, n: Node) -> None:
+        late = self.found_late(n)
+        assert late is not None
+        if isinstance(late.value, Tensor):
+            knower.tensors[n] = late.value
+        else:
+            knower.scalars[n] = late.value
+
+    def found_late(self, n: Node) -> Late | None:
+        return next((f.late[n] for f in reversed(self.frames) if n in f.late), None)
+
+    def outer(self, n: Node, home: Frame) -> Frame | None:
+        """The frame around the outermost loop around `home` that doesn't change `n`, if turns should share it."""
+        if not home.branch or self.facts.cost(n) <= WORTH_A_BRANCH:
+            return None
+        if self.facts.rather_again(n) and not any(f.makes for f in self.frames):
+            return None
+        free, found = self.facts.free(n), None
+        for outer, inner in reversed(list(itertools.pairwise(self.frames[: self.frames.index(home) + 1]))):
+            if inner.ids & free:
+                break
+            if inner.ids and all(isinstance(d, int) or self.ready(d, outer) for d in n.type.dims):
+                found = outer
+        return found
+
+    def ready(self, n: Node, frame: Frame) -> bool:
+        """May this scalar be computed in that frame, or does it know it."""
+        known = any(n in f.scalars for f in self.frames[: self.frames.index(frame) + 1])
+        return known or n.op == "const" or not (self.facts.fails(n) or self.facts.cost(n) > WORTH_A_BRANCH)
 
     # --- scalars ---
 
@@ -187,6 +265,9 @@ class Lowering:
                 return frame.scalars[n]
         self.met[n] = None
         home, knower, guard = self.home(n)
+        late = self.late(n, home, knower, guard)
+        if isinstance(late, Scalar):
+            return late
         with self.inside(home):
             made = self.compute(n) if guard is None else self.either(guard, n, lambda: self.compute(n))
         if home is not self.frames[-1]:
@@ -309,6 +390,9 @@ class Lowering:
         c = self.expr(condition)
         if isinstance(c, Const):
             return self.scalar(a if c.value else b)
+        for t in self.facts.needed(a):
+            if t in self.facts.needed(b):   # made once, not in each side
+                self.tensor(t)
         if not (self.lazy(a) or self.lazy(b)):
             x, y = self.scalar(a), self.scalar(b)
             return Scalar(Select(c, x.value, y.value), chosen(c, x.missing, y.missing))
@@ -316,14 +400,18 @@ class Lowering:
 
     def either(self, c: Expr, n: Node, then: Callable[[], Scalar], other: Callable[[], Scalar] | None = None) -> Scalar:
         """One of two scalars (or nothing in particular), only that one computed. `n` has their type."""
-        value = self.k.let(zero(held(n.type.dtype)), "v")
-        gone = self.k.let(Const(True, "bool"), "gone") if n.type.missing else None
+        value, gone = self.locals(n.type)
         with self.branch(c):
             self.assign(value, gone, then())
         if other is not None:
             with self.other_branch():
                 self.assign(value, gone, other())
         return Scalar(value, gone)
+
+    def locals(self, type: Type) -> tuple[Var, Var | None]:
+        """Locals for a scalar, to be assigned."""
+        value = self.k.let(zero(held(type.dtype)), "v")
+        return value, self.k.let(Const(True, "bool"), "gone") if type.missing else None
 
     def assign(self, value: Var, gone: Var | None, s: Scalar) -> None:
         self.k.set(value, s.value)
@@ -368,15 +456,18 @@ class Lowering:
 
     def tensor(self, n: Node) -> Tensor:
         """`n` in memory: where it lies already, or in scratch of the outermost frame that can hold it."""
-        for frame in reversed(self.frames):
-            if n in frame.tensors:
-                return frame.tensors[n]
+        known = self.known(n)
+        if known is not None:
+            return known
         slot = self.constant(n) if n.op == "const" else self.slot(n)
         if slot is not None:
             made = self.frames[0].tensors[n] = self.memory(slot, n.type)
             return made
         self.stored[n] = None
         home, knower, guard = self.home(n)
+        late = self.late(n, home, knower, guard)
+        if isinstance(late, Tensor):
+            return late
         with self.inside(home):
             made = self.scratch(n.type, [self.dim(d) for d in n.type.dims])
             if guard is None:
@@ -386,6 +477,9 @@ class Lowering:
                     self.write(n, made, ())
         knower.tensors[n] = made
         return made
+
+    def known(self, n: Node) -> Tensor | None:
+        return next((frame.tensors[n] for frame in reversed(self.frames) if n in frame.tensors), None)
 
     def scratch(self, type: Type, dims: list[Expr]) -> Tensor:
         data = self.k.scratch(lying(type.dtype), *dims, hint="whole")
@@ -397,7 +491,10 @@ class Lowering:
     def write(self, n: Node, out: Tensor, before: tuple[Expr, ...]) -> None:
         """Fill the part of `out` at indexes `before` with the tensor (or scalar) `n`."""
         self.met[n] = None
-        if n.type.is_scalar and (n.op not in ("call", "part") or expands(n)):
+        known = self.known(n)
+        if known is not None:
+            self.copy(known, out, before)
+        elif n.type.is_scalar and (n.op not in ("call", "part") or expands(n)):
             self.put(out, before, self.scalar(n))
         elif n.op == "build":
             self.write_build(n, out, before)
