@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from .attach import RowReader
 from .attachment import Attachment, gone_error
 from .layout import Layout
+from .link import Link
 from .messages import Channel, Open
 from .plan import Plan
 from .spawned import code
@@ -24,26 +24,17 @@ LEAVE_SECONDS = 4.0
 # The producer finds modules where this process does, and puts no folder of its own in front.
 CODE = code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
 
-sessions: weakref.WeakSet[Any] = weakref.WeakSet()   # all of this process, also those of shared streams
 
-
-class Session:
-    """What a loader holds of the system. `close` may be called at any time, also at exit."""
+class Session(Link):
+    """A loader's own producer. `close` may be called at any time, also at exit."""
 
     def __init__(self, plan: Plan, layout: Layout, engine: str, options: dict[str, Any], workers: str, writable: bool):
+        super().__init__(writable)
         self.layout = layout
         self.request = Open(msgspec.msgpack.encode(plan), layout, engine, options)
-        self.workers, self.writable = workers, writable
-        self.pid = os.getpid()
+        self.workers = workers
         self.process: subprocess.Popen[bytes] | None = None
         self.thread: threading.Thread | None = None
-        self.pidfd: int | None = None
-        self.attachment: Attachment
-        self.reader: RowReader | None = None
-        self.length: int | None = None
-        self.weights: dict[int, str] = {}                 # epoch → the version that it reads where it is resumed
-        self.before = {"records": 0, "bytes": 0, "waited": 0.0}
-        sessions.add(self)
 
     def start(self) -> None:
         """Start a producer. Raises DataError: its sources can't be read, or there is no memory."""
@@ -110,25 +101,11 @@ class Session:
         self.layout = layout
         self.request = msgspec.structs.replace(self.request, layout=layout)
 
-    def counts(self) -> dict[str, Any]:
-        reader = self.reader
-        if reader is None:
-            return dict(self.before)
-        now = {"records": reader.rows, "bytes": reader.bytes, "waited": reader.waited}
-        moved = reader.leases.counts
-        return {k: v + now[k] for k, v in self.before.items()} | {"moved": moved.moved, "moved_bytes": moved.moved_bytes}
-
     def close(self) -> None:
         """The producer leaves when the socket closes. Nothing is left behind; held arrays keep their memory."""
         if os.getpid() != self.pid:
             return
-        if self.reader is not None:
-            kept = self.counts()
-            self.before = {k: kept[k] for k in self.before}
-            self.reader.leases.close()
-            self.reader = None
-        if hasattr(self, "attachment"):
-            self.attachment.close()
+        self.leave()
         if self.process is not None:
             try:
                 self.process.wait(LEAVE_SECONDS)
@@ -139,27 +116,8 @@ class Session:
         if self.thread is not None:
             self.thread.join(LEAVE_SECONDS)
             self.thread = None
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
 
     def forked(self) -> None:
-        """In a forked child: let go of everything, so that the producer sees when the parent leaves."""
-        if hasattr(self, "attachment"):
-            with contextlib.suppress(OSError):
-                self.attachment.close()
-        if self.reader is not None:
-            self.reader.leases.pagemap.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
+        super().forked()
         if self.process is not None:
             self.process.returncode = 0                   # not our child
-
-
-def _after_fork() -> None:
-    for session in list(sessions):
-        session.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)

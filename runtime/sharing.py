@@ -23,11 +23,12 @@ from .attach import RowReader
 from .attachment import Attachment, gone_error
 from .errors import DataError
 from .layout import Layout, check_layout
+from .link import Link
 from .messages import Attach, Channel, Joined, Welcome
 from .plan import CallExtern, Plan, RunKernel, Segment
 from .plancache import version
 from .server import VERSION, Settings
-from .session import Session, sessions
+from .session import Session
 from .spawned import code
 
 CONNECT_SECONDS = 60.0                 # a server has so long to open its sources
@@ -139,32 +140,21 @@ def _cannot_start(answer: bytes, log: Any) -> DataError:
     return DataError("E0830", "the server of this stream didn't start", notes=(*last, f"all it said is in `{log}`"))
 
 
-class Shared:
-    """What a loader of a shared stream holds of the system. `close` may be called at any time, also at exit."""
+class Shared(Link):
+    """A loader's place in a shared stream. `close` may be called at any time, also at exit."""
 
-    thread = process = None
-
-    def __init__(self, server: Server, *, label: str, when_slow: str = "wait", join: str = "epoch", state: Place | None = None,
+    def __init__(self, server: Server, *, label: str, when_slow: str = "wait", join: str = "epoch",
                  writable: bool = True):
         if when_slow not in ("wait", "drop", "skip"):
             raise ValueError(f'when_slow={when_slow!r}: "wait", "drop" or "skip"')
         if join not in ("epoch", "now"):
             raise ValueError(f'join={join!r}: "epoch" (from the start of one) or "now"')
-        self.server, self.label, self.when_slow, self.join, self.state = server, label, when_slow, join, state
-        self.writable = writable
-        self.pid = os.getpid()
-        self.pidfd: int | None = None
-        self.reader: RowReader | None = None
-        self.attachment: Attachment
+        super().__init__(writable)
+        self.server, self.label, self.when_slow, self.join = server, label, when_slow, join
         self.joined: Joined | None = None                 # the last place that the server gave
         self.members = 0
-        self.length: int | None = None
-        self.layout: Layout
-        self.weights: dict[int, str] = {}                 # as a Session's
-        self.before = {"records": 0, "bytes": 0, "waited": 0.0, "lost": 0}
         self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
         self.own: Callable[[], Session] | None = None
-        sessions.add(self)
 
     def connect(self, seconds: float = 0.0) -> Welcome:
         """Attach and ask for a place; the answer says what the server runs. Raises DataError."""
@@ -178,7 +168,7 @@ class Shared:
             self.layout, self.length = welcome.layout, welcome.length
             self.reader = RowReader(self.attachment, welcome.layout, writable=self.writable, when_slow=self.when_slow)
         except BaseException:
-            self._leave()
+            self.leave()
             raise
         return welcome
 
@@ -248,7 +238,7 @@ class Shared:
     def _again(self, place: Place) -> None:
         """Find the server again, or another of its name, and go on there."""
         others = self.members
-        self._leave()
+        self.leave()
         self.connect(AGAIN_SECONDS)
         self.ask_for("epoch", place, others)
 
@@ -279,26 +269,6 @@ class Shared:
         raise DataError("E0809", "not enough memory for the ring: values of this stream are too long for it",
                         notes=("serve, or open, with a larger `memory=`",))
 
-    def counts(self) -> dict[str, Any]:
-        reader = self.reader
-        if reader is None:
-            return dict(self.before)
-        now = {"records": reader.rows, "bytes": reader.bytes, "waited": reader.waited, "lost": reader.lost}
-        moved = reader.leases.counts
-        return {k: v + now[k] for k, v in self.before.items()} | {"moved": moved.moved, "moved_bytes": moved.moved_bytes}
-
-    def _leave(self) -> None:
-        if self.reader is not None:
-            kept = self.counts()
-            self.before = {k: kept[k] for k in self.before}
-            self.reader.leases.close()
-            self.reader = None
-        if hasattr(self, "attachment"):
-            self.attachment.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
-
     def close(self) -> None:
         """Leave the stream. Held arrays keep their memory."""
         if os.getpid() != self.pid:
@@ -306,18 +276,7 @@ class Shared:
         if self.alone is not None:
             self.alone.close()
             self.alone = None
-        self._leave()
-
-    def forked(self) -> None:
-        """In a forked child: let go of everything, so that the server sees when the parent leaves."""
-        if hasattr(self, "attachment"):
-            with contextlib.suppress(OSError):
-                self.attachment.close()
-        if self.reader is not None:
-            self.reader.leases.pagemap.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
+        self.leave()
 
 
 def checked_plan(welcome: Welcome) -> Plan:
