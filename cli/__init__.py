@@ -25,13 +25,37 @@ def parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".", allow_abbrev=False)
         sub.add_argument("--plain", action="store_true", help="no colours, no progress bars")
         if program:
-            sub.add_argument("file", metavar="FILE", help="a program; FILE:NAME is its pipeline NAME")
+            what = "a program" if name == "compile" else "a program or an artifact"
+            sub.add_argument("file", metavar="FILE", help=f"{what}; FILE:NAME is its pipeline NAME")
             sub.add_argument("settings", nargs="*", metavar="name=value", help="params of the program")
         return sub
 
+    new = command("new", "write a first program for data that is there: tar shards, class folders, .npz, .npy", program=False)
+    new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
+    new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
+
     check = command("check", "check a program: all mistakes at once, without reading data")
     check.add_argument("--data", action="store_true", help="also compare schemas with the data's own headers")
-    check.add_argument("--format", choices=("text", "json"), default="text")
+    check.add_argument("--format", choices=("text", "json"), default="text", help="of the mistakes; json for editors")
+
+    fmt = command("fmt", "format programs in place", program=False)
+    fmt.add_argument("files", nargs="+", metavar="FILE", help="a program")
+    fmt.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file isn't formatted")
+
+    run = command("run", "run a program without a training loop and measure it")
+    _running(run)
+    run.add_argument("--interpret", action="store_true", help="run the reference evaluator instead of machine code")
+    run.add_argument("--epochs", type=_count, default=1, metavar="N", help="how many; default: 1")
+    run.add_argument("--batches", type=_count, metavar="N", help="stop after N batches")
+    run.add_argument("--bad", action="store_true", help="list the bad records at the end")
+
+    show = command("show", "look at values: a contact sheet, or all fields of one record")
+    _running(show)
+    show.add_argument("-n", type=_count, default=16, metavar="N", help="records on the sheet; default: 16")
+    show.add_argument("-o", "--output", metavar="PNG", help="where the picture goes; default: sheet.png, or the field's name")
+    show.add_argument("--record", type=_place, metavar="P", help="print the fields of the record at position P")
+    show.add_argument("--field", action="append", metavar="NAME", help="only this field; an image is also written to PNG")
+    show.add_argument("--epoch", type=_place, default=0, metavar="E", help="whose order and draws; default: 0")
 
     explain = command("explain", "explain the plan of a program, or an error code", program=False)
     explain.add_argument("code", metavar="FILE|CODE", nargs="?", help="a program, or a code such as E0203; without it, all codes")
@@ -43,61 +67,39 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
     explain.add_argument("--allow-extern", action="store_true", help="let --measure run the program's `extern fn`")
 
-    fmt = command("fmt", "format programs in place", program=False)
-    fmt.add_argument("files", nargs="+", metavar="FILE")
-    fmt.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file isn't formatted")
-
     dump = command("dump", "print what a program becomes on its way to machine code")
-    dump.add_argument("--after", default="fuse", metavar="PASS", help="check, a pass, plan or numba")
+    dump.add_argument("--after", default="fuse", metavar="PASS", help="check, a pass, plan, numba or cuda; default: fuse")
     dump.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
 
     compile = command("compile", "compile a program to an artifact: one file that starts without being compiled")
     compile.add_argument("-o", "--output", metavar="FILE.pipec", help="default: beside the program, under its name")
 
     cache = command("cache", "show the compile cache, or empty it", program=False)
-    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    cache.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="default: show")
     cache.add_argument("--keep", type=_size, metavar="SIZE", help="clear: leave the most recently used up to SIZE")
 
-    run = command("run", "run a program without a training loop and measure it")
-    _running(run)
-    run.add_argument("--interpret", action="store_true", help="run the reference evaluator instead of machine code")
-    run.add_argument("--epochs", type=_count, default=1, metavar="N")
-    run.add_argument("--batches", type=_count, metavar="N", help="stop after N batches")
-    run.add_argument("--bad", action="store_true", help="list the bad records at the end")
-
-    show = command("show", "look at values: a contact sheet, or all fields of one record")
-    _running(show)
-    show.add_argument("-n", type=_count, default=16, metavar="N", help="records on the sheet")
-    show.add_argument("-o", "--output", metavar="PNG", help="default: sheet.png, or the field's name")
-    show.add_argument("--record", type=_place, metavar="P", help="print the fields of the record at position P")
-    show.add_argument("--field", action="append", metavar="NAME", help="only this field; an image is also written to PNG")
-    show.add_argument("--epoch", type=_place, default=0, metavar="E")
-
-    serve = command("serve", "run a program as a server that many trainings read from")
+    serve = command("serve", "run a program as a server that several trainings on this machine read from")
     _running(serve)
-    serve.add_argument("--name", metavar="NAME", help="what `pipec.attach` calls it; default: the file's name")
-    serve.add_argument("--wait-for", type=_count, default=1, metavar="N", help="begin when N consumers are there")
+    serve.add_argument("--name", metavar="NAME", help="what `pipec.attach` calls it; default: named after the file")
+    serve.add_argument("--wait-for", type=_count, default=1, metavar="N", help="begin when N consumers are there; default: 1")
     serve.add_argument("--epochs", type=_count, metavar="N", help="end after N epochs; default: when stopped")
-    serve.add_argument("--max-skew", type=_count, metavar="N", help="records that the fastest may be ahead of the slowest")
+    serve.add_argument("--max-skew", type=_count, metavar="N",
+                       help="records that the fastest may be ahead of the slowest; default: what the ring holds")
     serve.add_argument("--patience", type=_seconds, default=10.0, metavar="SECONDS",
-                       help='how long a consumer with when_slow="drop" may hold the others back (10)')
+                       help='how long a consumer with when_slow="drop" may hold the others back; default: 10')
     serve.add_argument("--metrics", type=_place, metavar="PORT", help="Prometheus text on this port of 127.0.0.1; 0: any")
 
     command("ps", "list the servers of this user", program=False)
 
     top_ = command("top", "watch a server: rates, the ring, each consumer, and who holds whom back", program=False)
-    top_.add_argument("name", metavar="NAME", nargs="?", help="needed where there are several servers")
-    top_.add_argument("--every", type=_seconds, default=0.5, metavar="SECONDS")
+    top_.add_argument("name", metavar="NAME", nargs="?", help="of the server; needed where there are several")
+    top_.add_argument("--every", type=_seconds, default=0.5, metavar="SECONDS", help="between two pages; default: 0.5")
     top_.add_argument("--once", action="store_true", help="print one page and end")
 
     stop = command("stop", "tell a server to deliver what is there and end", program=False)
-    stop.add_argument("name", metavar="NAME")
+    stop.add_argument("name", metavar="NAME", help="of the server; `pipec ps` lists them")
 
     command("doctor", "say what this machine offers pipec and what is missing", program=False)
-
-    new = command("new", "write a first program for data: tar shards, class folders, .npz, .npy", program=False)
-    new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
-    new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
     return top
 
 
