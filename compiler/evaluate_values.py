@@ -10,6 +10,7 @@ says where a value is asked for, and nothing can fail elsewhere. Missing is a ma
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ from ..dsl.types import Type
 from ..kernels import random, reduce
 from ..kernels.ops import OPERATORS, BadRecord
 from ..kernels.scalar import ARRAYS, NUMPY, SCALARS, cast, cast_overflows, literal, overflows
+from ..runtime.blocks import affordable, too_large
 from ..runtime.errors import DataError, Where
+from ..runtime.limits import show_size
 from .graph import Node, walk
 
 _EMPTY_OBJECT = {"bytes": b"", "text": "", "path": ""}
@@ -323,7 +326,12 @@ class Evaluator:
         """Sizes of the binders of a build or reduce; None where they differ from place to place."""
         if c.axes and any(free(e) for e in n.args[1:]):
             return None
-        return tuple(int(self.at(c, e).values.reshape(())) for e in n.args[1:])
+        extents = tuple(int(self.at(c, e).values.reshape(())) for e in n.args[1:])
+        size = 8 * math.prod(extents)
+        if not affordable(size):   # every place is kept here, where kernels may keep none
+            bad = too_large(show_size(size))
+            raise self.fail(bad.code, bad.reason, n, bad.label)
+        return extents
 
     # --- calls ----------------------------------------------------------------------------------
 

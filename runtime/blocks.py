@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.ops import BadRecord
+from .limits import available, show_size
+
 Ints = NDArray[np.int64]
 
 NUMBERS = np.dtype(np.int64)   # of texts and bytes, in kernels
@@ -19,6 +22,20 @@ DTYPES: dict[str, Any] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
 }
+
+
+MOST_MEMORY = 1 << 36   # of one record
+SURE = 1 << 30          # so much is asked of the system without looking at what is free
+
+
+def too_large(wanted: str) -> BadRecord:
+    return BadRecord("E0814", f"this record needs {wanted} of memory, more than there is",
+                     "keep sizes that come out of data small, with `min`, `where` or `check`")
+
+
+def affordable(size: int) -> bool:
+    """May one record have so many bytes? Beyond a control group's limit a process is killed, so what is free is asked first."""
+    return size <= SURE or size <= min(MOST_MEMORY, available().free)
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -59,13 +76,21 @@ class Bump:
         self.used = self.wanted = 0
 
     def take(self, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
-        """An array that lives until `clear`; beyond the block it is an ordinary one, and the block grows then."""
+        """An array that lives until `clear`; beyond the block it is an ordinary one, and the block grows then.
+
+        Raises BadRecord where there isn't so much memory.
+        """
         dtype = np.dtype(dtype)
         size = math.prod(map(int, shape)) * dtype.itemsize
+        if not affordable(size):
+            raise too_large(show_size(size))
         self.wanted += size + 128
         start = self.used + (-(address_of(self.block) + self.used)) % 64
         if start + size > len(self.block):
-            return np.empty(shape, dtype)
+            try:
+                return np.empty(shape, dtype)
+            except MemoryError as error:
+                raise too_large(show_size(size)) from error
         self.used = start + size
         taken: NDArray[Any] = self.block[start : start + size].view(dtype).reshape(shape)
         return taken

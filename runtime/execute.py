@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..kernels.ops import OPERATORS, BadRecord
-from .blocks import DTYPES, NUMBERS, Block, Ints, address_of, view
+from .blocks import DTYPES, NUMBERS, Block, Ints, address_of, affordable, too_large, view
 from .clock import Clock
 from .errors import DataError, Where
 from .held import Failure, Frames, Gaps, Held, Target, Values
+from .limits import show_size
 from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Kernel = Callable[[int, int, int, int], None]
 DROPPED = -2         # status of a frame that `where` left out
 NEEDS_MEMORY = -1    # status of a frame whose kernel wants a larger arena
+TOO_LARGE = 1 << 41  # … and can't have it; added to what it had
 # Arguments about all texts of a chunk: their places in order, 64 bits for each, and, as a sign that the kernel compares
 # texts, nothing.
 TEXTS = ("@order", "@digests", "@alike")
@@ -73,7 +75,7 @@ class Runner(Values):
                 break
         for r in np.flatnonzero(frames.status > 0):
             if not any(f.frame == r for f in frames.failures):
-                frames.failures.append(Failure(int(r), int(frames.status[r])))
+                frames.failures.append(_failure(int(r), int(frames.status[r])))
         if clock is not None:
             clock.look(self, frames)
 
@@ -133,6 +135,7 @@ class Runner(Values):
     def launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
         """Call the kernel; where it wants more memory, give it and go on from that record."""
         arena, done, count = np.zeros(4, np.int64), 0, len(status)
+        before: list[int] | None = None   # sizes when record `done` first asked for more
         arena[0] = self.next_output
         while True:
             arena[1] = address_of(self.outputs.data) + len(self.outputs.data)
@@ -143,19 +146,35 @@ class Runner(Values):
             short = np.flatnonzero(status == NEEDS_MEMORY)
             if not len(short):
                 return
+            if short[0] != done or before is None:
+                before = self.sizes
             done = int(short[0])
             status[done] = 0
-            self._grow()
+            if not self._grow():
+                status[done] = TOO_LARGE + max(self.sizes)
+                self._new_outputs(before[0])   # what this record was given is let go
+                self.sizes, self.scratch = before, Block()
             arena[0] = self.next_output
 
-    def _grow(self) -> None:
-        """A larger scratch, and a new block of outputs."""
-        self.sizes = [2 * self.sizes[0], 2 * self.sizes[1]]
-        if max(self.sizes) > 1 << 36:
-            raise MemoryError("a kernel asks for more than 64 GiB")
+    def _grow(self) -> bool:
+        """A larger scratch, and a new block of outputs; False where there isn't so much memory."""
+        sizes = [2 * self.sizes[0], 2 * self.sizes[1]]
+        if not affordable(2 * max(sizes)):   # blocks are half as large again
+            return False
+        try:
+            self.scratch.at_least(sizes[1])
+            self._new_outputs(sizes[0])
+        except MemoryError:
+            return False
+        self.sizes = sizes
+        return True
+
+    def _new_outputs(self, size: int) -> None:
+        """A new block of outputs; those in the one before are still used."""
+        block = Block()
+        self.next_output = block.at_least(size)
         self.retired.append(self.outputs.data)
-        self.outputs = Block()
-        self.next_output = self.outputs.at_least(self.sizes[0])
+        self.outputs = block
 
     def _require(self, frames: Frames, step: Require) -> None:
         held = frames.values[step.slot]
@@ -199,11 +218,11 @@ class Runner(Values):
             asked = None if step.when is None else self.value(frames, step.when, int(r))
             dims = [d if isinstance(d, int) else int(self.value(frames, d, int(r))) for d in step.dims]
             values = [self.value(frames, a.slot, int(r)) for a in step.args]
-            result = self.bump.take(dims, DTYPES[slot.dtype]) if slot.dtype in DTYPES else np.empty(dims, object)
-            gone = np.ones(dims, np.bool_) if slot.missing else None
-            if asked is not None:
-                result.fill(0 if slot.dtype in DTYPES else None)
             try:
+                result = self.bump.take(dims, DTYPES[slot.dtype]) if slot.dtype in DTYPES else np.empty(dims, object)
+                gone = np.ones(dims, np.bool_) if slot.missing else None
+                if asked is not None:
+                    result.fill(0 if slot.dtype in DTYPES else None)
                 for place in np.ndindex(*dims):
                     if asked is not None and not asked[place]:
                         continue
@@ -218,6 +237,13 @@ class Runner(Values):
                 frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
                 continue
             self._hold(frames, held, slot, int(r), result if gone is None else Gaps(result, gone), step.site)
+
+
+def _failure(r: int, status: int) -> Failure:
+    if status < TOO_LARGE:
+        return Failure(r, status)
+    bad = too_large(f"more than {show_size(status - TOO_LARGE)}")
+    return Failure(r, 0, bad.code, bad.reason, bad.label)
 
 
 def _element(arg: EachArg, value: Any, place: tuple[int, ...]) -> Any:

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.ops import OPERATORS, BadRecord
-from .blocks import DTYPES, Ints
+from .blocks import DTYPES, MOST_MEMORY, Ints, too_large
 from .execute import NEEDS_MEMORY
 from .held import Failure, Values
 from .landing import NAMES, Device, Landing, Placed
+from .limits import show_size
 from .plan import CallOperator, DeviceKernel, Program, RunKernel, Slot
 
 THREADS, TURNS_EACH = 256, 4
-FIRST_SCRATCH, FIRST_OUTPUT, MOST_MEMORY = 1 << 16, 1 << 20, 1 << 36
+FIRST_SCRATCH, FIRST_OUTPUT = 1 << 16, 1 << 20
 
 
 def on_device(step: Any, slots: Mapping[str, Slot], kernels: Mapping[str, DeviceKernel]) -> bool:
@@ -108,7 +109,8 @@ class DeviceProgram:
                 break
             scratch, output = self.learnt[kernel.name]
             if max(scratch, output) >= MOST_MEMORY:
-                raise MemoryError("a kernel asks for more than 64 GiB of the device's memory")
+                bad = too_large(f"more than {show_size(MOST_MEMORY)}")
+                raise Failed(Failure(int(np.flatnonzero(result == NEEDS_MEMORY)[0]), 0, bad.code, bad.reason, bad.label))
             self.learnt[kernel.name] = (8 * scratch, 8 * output)
         if known:
             assert sizes is not None
