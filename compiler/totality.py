@@ -97,7 +97,7 @@ class Facts:
         sizes = [const(d, I64) if isinstance(d, int) else d for d in n.type.dims] or list(n.args[1:] if n.op == "reduce" else ())
         if self.ends(n) or any(s.op != "const" for s in sizes):
             return False
-        return math.prod(s["value"] for s in sizes) * BYTES_PER_VALUE.get(n.type.dtype, 8) <= SMALL
+        return math.prod(int(s["value"]) for s in sizes) * BYTES_PER_VALUE.get(n.type.dtype, 8) <= SMALL
 
     def shared(self, n: Node) -> bool:
         """Is this a number of the whole record that so many branches may use that one evaluation before all of them is worth
