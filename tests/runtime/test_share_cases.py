@@ -46,7 +46,7 @@ def test_who_keeps_too_much_gets_an_error_and_others_go_on(monkeypatch):
 
         def keeps():
             kept, started = [], time.monotonic()
-            with pytest.raises(DataError, match="E0808: .* batches are still held and fill the ring") as caught:
+            with pytest.raises(DataError, match=r"E0808: .* batches are still held and fill the ring") as caught:
                 for batch in keeper:
                     kept.append(batch)
             assert time.monotonic() - started < 20 and "allowed" in str(caught.value)
