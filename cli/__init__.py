@@ -64,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to run it for --measure; default: 2")
     explain.add_argument("--html", metavar="PATH", help="write a page with the graph drawn")
     explain.add_argument("--device", metavar="DEVICE", help="what loaders will ask for, such as cuda: which steps run there")
+    explain.add_argument("--place", action="append", default=[], metavar="FIELD=cpu",
+                         help="with --device: make this field on the CPU")
     explain.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
     explain.add_argument("--allow-extern", action="store_true", help="let --measure run the program's `extern fn`")
 

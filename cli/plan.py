@@ -31,6 +31,7 @@ def made_report(arguments: argparse.Namespace) -> Report:
     from ..compiler.artifact import program_at
     from ..compiler.compile import _with_kernels, lowered, pass_names
     from ..compiler.report import report
+    from ..runtime.placement import first_on_device
     from .run import beside
 
     for name in arguments.without:
@@ -39,14 +40,21 @@ def made_report(arguments: argparse.Namespace) -> Report:
     path, run = split_file(arguments.code)
     program = program_at(path, settings_of(arguments.settings), run)
     compiled = lowered(program, arguments.without)
+    place = settings_of(arguments.place)
+    try:
+        first_on_device(compiled.plan, place)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if place and arguments.device in (None, "cpu"):
+        raise UsageError("--place keeps on the CPU what --device cuda would move: name a device too")
     if not arguments.measure:
-        return report(compiled, device=arguments.device)
+        return report(compiled, device=arguments.device, place=place)
     from ..compiler.native import build
     from ..runtime.trial import trial
 
     beside(path, arguments.allow_extern)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
-    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern), arguments.device)
+    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern), arguments.device, place)
 
 
 def _write(path: str, content: str) -> None:

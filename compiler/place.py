@@ -5,10 +5,12 @@ The bytes that are uploaded tell whether that pays: rows travel as they lie in t
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..runtime.blocks import DTYPES
 from ..runtime.onchip import on_device
+from ..runtime.placement import first_on_device
 from ..runtime.plan import DeviceKernel, Plan, Program, Segment
 
 CPU = "cpu"
@@ -22,14 +24,15 @@ class Placement:
     reasons: tuple[str, ...]      # why a segment stays on the CPU
 
 
-def placed(plan: Plan, device: str | None) -> Placement:
-    """Without a device all run on the CPU."""
+def placed(plan: Plan, device: str | None, place: Mapping[str, str] | None = None) -> Placement:
+    """Without a device all run on the CPU. `place` names fields that are made there. Raises ValueError, see `first_on_device`."""
     if device in (None, CPU):
         return Placement((CPU,) * len(plan.below), ())
     kernels = {k.name: k for k in plan.device}
+    least = first_on_device(plan, place or {})
     devices, reasons = [CPU] * len(plan.below), []
     for number in reversed(range(len(plan.below))):
-        why = stays(plan.below[number], number, kernels)
+        why = f"{', '.join(place or ())} is to be made there" if number < least else stays(plan.below[number], number, kernels)
         if why is not None:
             reasons.append(f"{plan.below[number].start.kind} stays on the CPU: {why}")
             break

@@ -1,7 +1,7 @@
 """What a plan is, for people: a compiled program (and a trial run of it) goes in, rows, fusions and borders come out."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..runtime import plan as plans
@@ -206,15 +206,16 @@ def _own(n: Node) -> str:
     return "all of it is asked for at once"
 
 
-def report(compiled: Compiled, trial: Trial | None = None, device: str | None = None) -> Report:
+def report(compiled: Compiled, trial: Trial | None = None, device: str | None = None,
+           place: Mapping[str, str] | None = None) -> Report:
     """What there is to say about a plan; with `trial`, also what its steps cost when it ran.
 
-    `device`: what the loaders will ask for.
+    `device`, `place`: what the loaders will ask for.
     """
     from .cut import cut
 
     maker = _Maker(compiled, trial)
-    placement = placed(compiled.plan, device)
+    placement = placed(compiled.plan, device, place)
     devices = {f"below{i}": d for i, d in enumerate(placement.devices)}
     parts = [replace(p, rows=tuple(replace(r, device=devices.get(p.name, "cpu")) for r in p.rows)) for p in maker.parts()]
     records = max((p.records for p in parts), default=1)

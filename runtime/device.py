@@ -19,6 +19,7 @@ from .frames import Row
 from .landing import NAMES, Device, Landing, Placed
 from .objects import load
 from .onchip import DeviceProgram, Failed, on_device
+from .placement import first_on_device
 from .plan import Plan, Slot, Step
 from .segments import Later
 
@@ -28,24 +29,28 @@ TURNS = 2                  # batches that may be on their way at once
 class OnDevice(Below):
     """`Below` whose batches are arrays on a device."""
 
+    begin = 0                  # the first segment of those that the device does
+
     def __init__(self, plan: Plan, kernels: Mapping[str, Any], params: Mapping[str, Any] | None, allow_extern: bool,
-                 device: Device):
+                 device: Device, place: Mapping[str, str] | None = None):
+        """`place`: fields that are made on the CPU. Raises ValueError, see `first_on_device`."""
+        least = first_on_device(plan, place or {})
         self.kernels = {k.name: k for k in plan.device}
         super().__init__(plan, kernels, params, allow_extern)
         self.device = device
         self.landings = [Landing(device) for _ in range(TURNS)]
         self.landing: Landing | None = None             # of the batch that is being made
         segments = (self.first, *self.later)
-        self.begin = len(segments)                      # the first segment of those that the device does
-        while self.stacks and self.begin > 0 and self._fits(segments[self.begin - 1], self.begin - 1):
+        self.begin = len(segments)
+        while self.stacks and self.begin > least and self._fits(segments[self.begin - 1], self.begin - 1):
             self.begin -= 1
-        if self.begin and not super()._stacks_views():
+        if self.begin and not self._stacks_views():
             self.stacks, self.begin = False, len(segments)
         self.programs = {id(later): DeviceProgram(later.segment.program, later.runner, self.kernels, device)
                          for later in segments[self.begin :]}
 
     def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
-        return on_device(step, slots, self.kernels)
+        return on_device(step, slots, self.kernels) if self.begin == 0 else super()._at_once(step, slots)
 
     def _fits(self, later: Later, number: int) -> bool:
         program = later.segment.program
@@ -139,10 +144,14 @@ class OnDevice(Below):
                 landing.mark = self.device.mark()
 
 
-def below_on(plan: Plan, device: Any, as_: str, allow_extern: bool = False, params: Mapping[str, Any] | None = None) -> OnDevice:
-    """What a loader runs below `share()` for `device` ("cuda", "cuda:1" or a torch device). Raises DataError E0850."""
+def below_on(plan: Plan, device: Any, as_: str, allow_extern: bool = False, params: Mapping[str, Any] | None = None,
+             place: Mapping[str, str] | None = None) -> OnDevice:
+    """What a loader runs below `share()` for `device` ("cuda", "cuda:1" or a torch device); `place` keeps fields on the CPU.
+
+    Raises DataError E0850, ValueError.
+    """
     from .cuda import Cuda
 
     if as_ not in ("torch", "cupy"):
         raise ValueError(f'as_={as_!r}: on a device it is "torch" or "cupy"')
-    return OnDevice(plan, load(plan.kernels), params, allow_extern, Cuda(str(device), as_))
+    return OnDevice(plan, load(plan.kernels), params, allow_extern, Cuda(str(device), as_), place)

@@ -23,7 +23,8 @@ from .sharing import LINGER, Server, Shared, Start, checked_plan, label, share_k
 def attach(name: str, *, as_: str = "torch", when_slow: str = "wait", join: str = "epoch",
            state: Mapping[str, Any] | None = None, fields: Sequence[str] | None = None, program: str | None = None,
            run: str | None = None, allow_extern: bool = False, wait: float = 0.0, rank: int | str | None = None,
-           world: int | None = None, mesh: Any = None, micro_batches: int = 1, device: Any = None, **params: Any) -> Loader:
+           world: int | None = None, mesh: Any = None, micro_batches: int = 1, device: Any = None,
+           place: Mapping[str, str] | None = None, **params: Any) -> Loader:
     """Become one of the consumers of the server `name`, which `pipec serve` started on this machine.
 
     `params` set what lines below `share()` use, for this consumer alone. `fields`: only these of the program's. `program`:
@@ -47,14 +48,14 @@ def attach(name: str, *, as_: str = "torch", when_slow: str = "wait", join: str 
         served = checked_plan(welcome)
         plan = _own_plan(served, welcome.given, params, program, run or welcome.run, wants_device(as_, device))
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=spec, state=state, fields=fields, threads=None,
-                       device=device)
+                       device=device, place=place)
     except BaseException:
         stream.close()
         raise
 
 
 def shared(plan: Plan, *, threads: int | None, as_: str, memory: int | str | None, allow_extern: bool, ranks: RankSpec,
-           when_slow: str, join: str, device: Any = None) -> Loader:
+           when_slow: str, join: str, device: Any = None, place: Mapping[str, str] | None = None) -> Loader:
     """A loader of the stream that all share who open the same lines above `share()` in this folder; the first starts it."""
     count = threads or len(os.sched_getaffinity(0))
     below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
@@ -70,18 +71,19 @@ def shared(plan: Plan, *, threads: int | None, as_: str, memory: int | str | Non
         stream.own = lambda: Session(plan, layout, loaders.ENGINE, {
             "threads": count, "allow_extern": allow_extern, "processes": True}, "process", writable=writes(as_))
         return _loader(stream, plan, as_=as_, allow_extern=allow_extern, ranks=ranks, state=None, fields=None, threads=threads,
-                       device=device)
+                       device=device, place=place)
     except BaseException:
         stream.close()
         raise
 
 
 def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: RankSpec, state: Mapping[str, Any] | None,
-            fields: Sequence[str] | None, threads: int | None, device: Any) -> Loader:
+            fields: Sequence[str] | None, threads: int | None, device: Any,
+            place: Mapping[str, str] | None) -> Loader:
     if not allow_extern:
         refuse_externs(plan, below_only=True)
     made = Loader(plan, threads=threads, as_=as_, allow_extern=allow_extern, ranks=ranks, stream=stream, fields=fields,
-                  device=device)
+                  device=device, place=place)
     if stream.join == "now" and ranks.world > 1:
         raise ValueError('join="now": ranks of a group begin together, with an epoch')
     if stream.when_slow == "skip" and ranks.world > 1:

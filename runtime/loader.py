@@ -47,13 +47,15 @@ ROWS_AT_ONCE = 64                      # what is taken from the ring where batch
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
          memory: int | str | None = None, workers: str = "process", run: str | None = None,
          allow_extern: bool = False, trust: bool = False, device: Any = None,
+         place: Mapping[str, str] | None = None,
          rank: int | str | None = None, world: int | None = None,
          mesh: Any = None, micro_batches: int = 1, share: bool = False, when_slow: str = "wait", join: str = "epoch",
          **params: Any) -> Loader:
     """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
 
     `as_`: "torch", "numpy" or "jax", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on
-    that GPU, and batches are there. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
+    that GPU, and batches are there; `place={"image": "cpu"}` keeps on the CPU what makes `image`: the lines up to the next
+    `batch` or the end. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
     has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
     artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
     `rank`, `world`, `mesh`, `micro_batches`: the place in a data-parallel group, see `ranks.rank_spec`.
@@ -68,8 +70,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
         from .joining import shared
 
         return shared(plan, threads=threads, as_=as_, memory=memory, allow_extern=allow_extern, ranks=spec,
-                      when_slow=when_slow, join=join, device=device)
-    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device,
+                      when_slow=when_slow, join=join, device=device, place=place)
+    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device, place=place,
                   allow_extern=allow_extern, ranks=spec)
 
 
@@ -99,7 +101,7 @@ class Loader:
 
     def __init__(self, plan: Plan, *, threads: int | None = None, as_: str = "torch", memory: int | str | None = None,
                  workers: str = "process", allow_extern: bool = False, engine: str = ENGINE, below: Any = None,
-                 device: Any = None,
+                 device: Any = None, place: Mapping[str, str] | None = None,
                  ranks: RankSpec = RankSpec(), stream: Shared | None = None, fields: Sequence[str] | None = None):
         """`stream`: a place in a shared one, in place of a producer of its own. `fields`: only these are delivered."""
         check_kind(as_)
@@ -108,7 +110,10 @@ class Loader:
         self.plan = plan
         self.threads = threads or len(os.sched_getaffinity(0))
         if below is None and wants_device(as_, device):
-            below = importlib.import_module("pipec.runtime.device").below_on(plan, device or "cuda", as_, allow_extern)
+            below_on = importlib.import_module("pipec.runtime.device").below_on
+            below = below_on(plan, device or "cuda", as_, allow_extern, place=place)
+        elif place:
+            raise ValueError('place=…: it keeps on the CPU what `device="cuda"` would move, and no device is asked for')
         if below is None:
             below = importlib.import_module("pipec.runtime.below").Below(plan, load(plan.kernels), None, allow_extern)
         self._below = below

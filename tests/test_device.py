@@ -11,10 +11,12 @@ from fake_device import Array, FakeDevice, collected
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
 from pipec.compiler.native import build
+from pipec.compiler.place import placed
 from pipec.runtime.device import OnDevice
 from pipec.runtime.errors import DataError
 from pipec.runtime.loader import Loader
 from pipec.runtime.objects import load
+from pipec.runtime.placement import first_on_device
 from programs import COLUMNS, write_data
 from running import assert_same, fields_of, kept
 
@@ -161,6 +163,33 @@ def test_through_cupy(compiled, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy(0))
     with pytest.raises(DataError, match="the driver finds none"):
         Loader(plan, as_="cupy", workers="threads", threads=1)
+
+
+@pytest.mark.parametrize(("name", "field", "launches"), [("widened", "image", False), ("a library's spectrum", "t", False),
+                                                          ("mixed", "image", True), ("mixed", "im", False)])
+def test_placed_on_the_cpu(compiled, name, field, launches):
+    plans, devices = compiled
+    plan, device = plans[name], devices[0]
+    with Loader(plan, as_="numpy", workers="threads", threads=1) as loader:
+        expected = [fields_of(b) for b in loader]
+    before = device.launched
+    below = OnDevice(plan, load(plan.kernels), None, False, device, {field: "cpu"})
+    with Loader(plan, as_="cupy", workers="threads", threads=1, below=below) as loader:
+        assert_same([read(b) for b in loader], expected)
+    assert (device.launched > before) == launches
+    told = placed(plan, "cuda", {field: "cpu"})
+    assert told.devices[0] == "cpu" and f"{field} is to be made there" in told.reasons[0]
+    assert placed(plan, "cuda").devices[0] == "cuda"
+
+
+def test_what_cannot_be_placed(compiled):
+    plan = compiled[0]["mixed"]
+    with pytest.raises(ValueError, match=r"`nope` isn't made below `share.*what can be placed: image, .*im"):
+        first_on_device(plan, {"nope": "cpu"})
+    with pytest.raises(ValueError, match='kept on the "cpu", not'):
+        first_on_device(plan, {"im": "gpu"})
+    with pytest.raises(ValueError, match="no device is asked for"):
+        Loader(plan, as_="numpy", workers="threads", threads=1, place={"im": "cpu"})
 
 
 def test_no_device_says_so(compiled):
