@@ -3,16 +3,19 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import combinations, pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from pipec.cli import main
+from pipec.cli.planpage import page
 from pipec.compiler.check import check
 from pipec.compiler.compile import lowered
 from pipec.compiler.costs import Sizes, kernel_ns
-from pipec.compiler.lines import Lines, lines_of
-from pipec.compiler.report import report
+from pipec.compiler.lines import Line, Lines, lines_of
+from pipec.compiler.report import Part, Report, Row, report
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = """seed 1
@@ -103,6 +106,31 @@ def test_page(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert reader.tags.count("svg") == 1 and reader.tags.count("rect") > 6
     said = " ".join(reader.said)
     assert "total = sum(exp(b[i]) for i)" in said and "where n > 2" in said and "disk → host" in said
+
+
+def test_the_drawing(tmp_path: Path) -> None:
+    """Boxes stand one below the other, and what is written in them stays in them, with a name and lines of any length."""
+    line = Line("a-rather-long-name-of-a-program-file.pipe", 12, "x = " + "a + " * 30)
+    row = Row("some_module_of_ours:merge_all_classes", "extern", (line, line), "cuda:1", 123_456_789_012.0, 9e9, True)
+    frame = Row("batch", "frame", (line,), "cpu", 0.0, 0.0, False)
+    made = Report("p", "p.pipe", (Part("above0", "each record", "above", (row, frame)),
+                                  Part("below0", "each batch", "below", (row, row), 64)), (), (), (), ())
+    text = page(made)
+    drawn = text[text.index("<svg"): text.index("</svg>") + 6]
+    svg = ElementTree.fromstring(re.sub(r"([\w-]+)=([\w.]+)(?=[ />])", r'\1="\2"', drawn))
+    wide, high = map(float, svg.attrib["viewBox"].split()[2:])
+    boxes = [[float(r.attrib[k]) for k in ("x", "y", "width", "height")] for r in svg.iter("rect") if r.attrib["class"] == "card"]
+    assert len(boxes) == 4 and all(a[1] + a[3] < b[1] for a, b in pairwise(boxes))
+    texts = []
+    for t in svg.iter("text"):
+        size, x, y = 7.83 * len(t.text or ""), float(t.attrib["x"]), float(t.attrib["y"])
+        left = x - size if t.get("text-anchor") == "end" else x
+        texts.append((left, y - 12, left + size, y + 4))
+    assert len(texts) > 12 and all(a >= 0 and c <= wide and d <= high for a, _, c, d in texts)
+    assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in combinations(texts, 2))
+    for x, y, w, h in boxes:
+        inside = [t for t in texts if y < t[3] and t[1] < y + h]
+        assert inside and all(x < a and y <= b and c < x + w and d <= y + h for a, b, c, d in inside)
 
 
 def test_wrong_files_and_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
