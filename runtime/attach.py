@@ -19,6 +19,7 @@ from .atomics import atomics
 from .attachment import Attachment, gone_error
 from .blocks import DTYPES, view
 from .errors import DataError
+from .even import EvenRows, Plain
 from .layout import (
     END_COUNT,
     END_TABLE,
@@ -79,6 +80,7 @@ class RowReader:
         fd = attachment.ring_fd
         self.header = Mapping(fd, 0, HEADER, double=False, write=False)
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
+        self.atomics, self.header_at, self.control_at = atomics(), self.header.address, self.control.address
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.tables = {p.name: Mapping(fd, p.offset, p.size, double=True, write=False) for p in layout.places if p.ragged}
         self.points = [Mapping(fd, p.offset, p.size, double=True, write=False)
@@ -87,7 +89,10 @@ class RowReader:
         if budget is None:
             budget = max(layout.total, available().free // 4)
         self.leases = Leases(fd, parts, budget, writable)
-        self.plain: dict[int, Mapping] = {}
+        self.plain = Plain(fd, self.leases.parts)
+        self.even: EvenRows | None = None
+        if not self.tables and all(p.dtype in DTYPES for p in layout.places):
+            self.even = EvenRows(layout.places, self.plain, None if self.copies else COPY_BELOW, self.read_only)
         self.position = self.ends = self.run = 0
         self.waited = 0.0
         self.rows = self.bytes = self.lost = 0
@@ -230,10 +235,10 @@ class RowReader:
     # -- waiting
 
     def _load(self, word: int) -> int:
-        return atomics().load(self.header.address + word)
+        return self.atomics.load(self.header_at + word)
 
     def _store(self, word: int, value: int) -> None:
-        atomics().store(self.control.address + word, value)
+        self.atomics.store(self.control_at + word, value)
 
     def _await(self, n: int, exact: bool) -> int:
         """How many of the next n rows are there: all of them, or those left of the epoch; where not `exact`, at least one."""
@@ -359,6 +364,10 @@ class RowReader:
 
     def _rows(self, count: int) -> Rows:
         """Arrays over the next rows: large ones are the ring's own memory, small ones copies."""
+        if self.even is not None:
+            made, lease = self.even.take(self.leases, self.position, count)
+            self.bytes += count * self.even.row_bytes
+            return Rows(count, made, lease)
         entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
         large: list[Span] = []
         fields: dict[str, Any] = {}
@@ -393,11 +402,7 @@ class RowReader:
         return Rows(count, fields, lease)
 
     def _plain_address(self, span: Span) -> int:
-        """Where bytes lie that are copied at once: in a mapping that nobody has written to."""
-        mapping = self.plain.get(span.part)
-        if mapping is None:
-            offset, size = self.leases.parts[span.part]
-            mapping = self.plain[span.part] = Mapping(self.attachment.ring_fd, offset, size, double=True, write=False)
+        mapping = self.plain.of(span.part)
         return mapping.address + span.position % mapping.size
 
     def _copied(self, place: Place, address: int, count: int) -> np.ndarray:

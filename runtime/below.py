@@ -18,7 +18,7 @@ from .feed import data_error
 from .frames import Row
 from .held import Gaps, Target
 from .plan import Plan, Program, RunKernel, Slot, Step
-from .segments import Later, is_identity
+from .segments import Later
 from .texts import objects
 
 
@@ -141,7 +141,7 @@ class Below:
     def _record_program(self, rows: Rows) -> dict[str, Any]:
         """The lines between `share` and `batch`, on all records of a batch at once."""
         program, runner = self.plan.below[0].program, self.first.runner
-        if is_identity(program):
+        if self.first.identity:
             return {name: rows.fields[slot.removeprefix("field.")] for name, slot in program.outputs}
         ids = np.ascontiguousarray(rows.fields["_id"])
         frames = runner.frames(rows.count, ids)

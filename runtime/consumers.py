@@ -15,6 +15,7 @@ import numpy as np
 
 Convert = Callable[[Any], Any]
 PACKAGES = {"torch": "torch", "jax": "jax"}   # of "cupy" `device` speaks
+ARRAYS = (np.ndarray, np.generic)
 KINDS = ("torch", "numpy", "jax", "cupy")
 
 
@@ -53,10 +54,10 @@ def _as_it_is(value: Any) -> Any:
 
 def _array(value: Any) -> Any:
     """An array of numbers, or None for other values."""
-    if not isinstance(value, np.ndarray | np.generic):
+    if not isinstance(value, ARRAYS):
         return None
     array = np.asarray(value)
-    return None if array.dtype == object else array
+    return None if array.dtype.kind == "O" else array
 
 
 def to_torch(value: Any) -> Any:
@@ -68,9 +69,9 @@ def to_torch(value: Any) -> Any:
         return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
     import torch
 
-    if not array.flags.writeable or any(s < 0 for s in array.strides):
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":   # a name takes long to make
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
