@@ -38,6 +38,8 @@ def serve(arguments: argparse.Namespace) -> int:
         epochs=arguments.epochs, max_skew=arguments.max_skew, patience=arguments.patience, allow_extern=arguments.allow_extern)
     try:
         server = Server(plan, layout, settings, given, run, _say)
+    except ValueError as error:                           # no name for a server
+        raise UsageError(str(error)) from error
     except Taken as error:
         raise UsageError(f"there is a server `{settings.name}` already: `--name` another, or "
                          f"`pipec stop {settings.name}`") from error
@@ -79,9 +81,12 @@ def ps(arguments: argparse.Namespace) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """Tell a server to deliver what is there and end; wait until it has."""
     from ..runtime.messages import Channel, Gone, Stop
-    from ..runtime.rendezvous import connect
+    from ..runtime.rendezvous import check_name, connect
 
-    sock: Any = connect(arguments.name)
+    try:
+        sock: Any = connect(check_name(arguments.name))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if sock is None:
         raise UsageError(f"there is no server `{arguments.name}`; `pipec ps` lists those there are")
     channel = Channel(sock)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 
 from rich.console import Console, Group, RenderableType
@@ -20,7 +21,8 @@ WAITS = 0.05                           # of the time: less isn't worth a word
 def top(arguments: argparse.Namespace) -> int:
     """Show a server until it ends or Ctrl-C."""
     name = arguments.name or _only()
-    console = Console(no_color=arguments.plain or "NO_COLOR" in os.environ, highlight=False)
+    width = None if sys.stdout.isatty() else 160          # a page for a file isn't cut where a terminal would end
+    console = Console(width=width, no_color=arguments.plain or "NO_COLOR" in os.environ, highlight=False)
     before, now = None, _look(name)
     if arguments.once or not console.is_terminal:
         time.sleep(arguments.every)
@@ -46,9 +48,12 @@ def _only() -> str:
 
 
 def _look(name: str) -> Report:
-    from ..runtime.rendezvous import look
+    from ..runtime.rendezvous import check_name, look
 
-    report = look(name)
+    try:
+        report = look(check_name(name))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if report is None:
         raise UsageError(f"there is no server `{name}`; `pipec ps` lists those there are")
     return report
@@ -76,8 +81,9 @@ def _head(now: Report, before: Report | None) -> Table:
     bad = sum(now.counts.bad_counts.values())
     table.add_row(f"[bold]{now.name}[/]", now.program, f"process {now.pid}", now.state)
     table.add_row("epoch", f"{now.epoch}, position {now.position:,}", "records/s", rate(now.rows, rows, since))
+    speed = show_size(int((now.bytes - written) / since)) if since > 0 else "0"
     table.add_row("ring", f"{100 * now.fill // max(1, now.capacity)} % of {now.capacity:,} records, {show_size(now.total)}",
-                  "into the ring", f"{show_size(int((now.bytes - written) / since)) if since > 0 else 0}/s, {per:,.0f} bytes a record")
+                  "into the ring", f"{speed}/s, {per:,.0f} bytes a record")
     table.add_row("bad records", f"{bad:,}", "refused peers", str(now.rejected))
     return table
 
@@ -92,8 +98,8 @@ def _members(now: Report, before: Report | None) -> Table:
         seconds = m.seconds - was.seconds if was else m.seconds
         epoch, position = m.place if m.place else ("–", None)
         table.add_row(f"#{m.number} {m.label}", str(m.pid), rate(m.taken, was.taken if was else 0, seconds), str(epoch),
-                      "–" if position is None else f"{position:,}", f"{m.lag:,}", share(m, was, "waited"), share(m, was, "blocked"),
-                      f"{m.lost:,}", m.when_slow)
+                      "–" if position is None else f"{position:,}", f"{m.lag:,}", share(m, was, "waited"),
+                      share(m, was, "blocked"), f"{m.lost:,}", m.when_slow)
     if not now.members:
         table.add_row("nobody is attached", *[""] * 9)
     return table

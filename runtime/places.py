@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .client import Client
@@ -54,6 +54,19 @@ class Places:
             known = self.expected[0] if self.expected is not None else 1
             self.expected = (max(known, request.others), time.monotonic() + GRACE)
         self.writer.wake()
+
+    def still_there(self, client: Client) -> None:
+        """All is written, and nothing will be made again: give the member a place if rows from there on are in the ring."""
+        assert client.request is not None
+        with self.writer.lock:
+            found = self._found(client, client.request)
+        if client.consumer.active or (found is not None and found.row < self.writer.head):
+            self._give(client)
+
+    def all_written(self) -> None:
+        """Before they are told so, those who ask get what is there."""
+        for client in self._asking():
+            self.still_there(client)
 
     def arrange(self) -> None:
         """Give those who ask their places, and start the engine when all are there."""
@@ -122,11 +135,11 @@ class Places:
             return
         if self.table is not None:
             self.table.resume(place[0], next((c.request.weights for c in asking if c.request and c.request.state == place), None))
-        self._go(place)
+        self._go(place, [c.consumer for c in asking if c.request and (c.request.state or place)[0] == place[0]])
 
-    def _go(self, place: Place) -> None:
+    def _go(self, place: Place, readers: Sequence[Consumer] = ()) -> None:
         self.started, self.expected = True, None
-        self.work.go(place)
+        self.work.go(place, readers)
 
     def _next(self, asking: list[Client]) -> Place:
         """Where those go on who have no state."""

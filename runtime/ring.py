@@ -232,8 +232,10 @@ class Writer:
 
     # -- rows
 
-    def begin(self, epoch: int = 0, next_: int = 0, skip: int = 0) -> Run:
+    def begin(self, epoch: int = 0, next_: int = 0, skip: int = 0, readers: Sequence[Consumer] = ()) -> Run:
         """The sink of a new run, from a point of the stream on; the one before is stopped. Its first row is `head`.
+
+        `readers` have their place there before anything is written: a short epoch could be over when they come.
 
         Rows reserved and not committed are passed over, since a thread of the old run may still write to them.
         """
@@ -244,6 +246,9 @@ class Writer:
             self.runs += 1
             self.began.clear()
             self.began.append(Began(epoch, self.tail, next_, skip, self.ends))
+            for consumer in readers:
+                if consumer in self.consumers:            # it may have left
+                    consumer.place(self.began[-1])
             atomics().store(self.header.address + RUN, self.runs)
             atomics().store(self.header.address + STATE, RUNNING)
         self._publish(self.tail)

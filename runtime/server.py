@@ -163,8 +163,10 @@ class Server:
                     self._send_away(client, error)
         if self.work.broken is not None:
             self._tell_broken()
-        if (self.work.finished or self.draining) and self.drain_until is None:
+        if self.drain_until is None and (self.work.finished or self.draining):
             self._tell_end()
+        elif self.drain_until == float("inf") and self.draining:
+            self._stop_listening()
         if self.drain_until is None:
             self.places.arrange()
         now = time.monotonic()
@@ -234,7 +236,9 @@ class Server:
             case Join() if client.member is not None:
                 self.places.wanted(client, message)
                 if self.drain_until is not None:
-                    client.refuse(self._end_error())
+                    if not self.draining:
+                        self.places.still_there(client)
+                    client.refuse(self._end_error())      # after the rows that are there
             case Feedback() if client.member is not None:
                 take_feedback(self.engine, client.number, message)
             case Ask() if client.member is not None:
@@ -321,11 +325,19 @@ class Server:
         self.places.broken()
 
     def _tell_end(self) -> None:
-        self.drain_until = time.monotonic() + DRAIN_SECONDS
+        """All epochs are written, and may take as long as they like to be read; or it was told to end, and hurries."""
+        self.drain_until = float("inf")
         self.work.halt()
+        if self.draining:
+            self._stop_listening()
+        else:
+            self.places.all_written()
+        self._tell(self._end_error())
+
+    def _stop_listening(self) -> None:
+        self.drain_until = time.monotonic() + DRAIN_SECONDS
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(self.listener)
-        self._tell(self._end_error())
 
     def _end_error(self) -> DataError:
         return self._no_more() if self.work.finished else DataError(

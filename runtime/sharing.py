@@ -289,8 +289,8 @@ def checked_plan(welcome: Welcome) -> Plan:
 
 
 def label() -> str:
-    """Who we are, for people: the script's name."""
-    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c") else ""
-    return name or "python"
+    """Who we are, for people: the script's name, or the package's."""
+    folder, name = os.path.split(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c") else ("", "")
+    return (os.path.basename(folder) if name == "__main__.py" else name) or "python"   # `python -m folder`
 
 

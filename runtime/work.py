@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from .consumer import Consumer
 from .ring import Run, Writer
 
 Place = tuple[int, int, int]           # epoch, next, skip
@@ -20,6 +21,7 @@ class Work:
         self.broken: BaseException | None = None          # what ended the last run
         self._moved = threading.Condition()
         self._goal: Place | None = None
+        self._readers: Sequence[Consumer] = ()
         self._run: Run | None = None
         self._ending = False
         self._thread = threading.Thread(target=self._work, name="pipec-engine", daemon=True)
@@ -37,10 +39,10 @@ class Work:
         """Is this epoch one too many?"""
         return self.epochs is not None and epoch >= self.epochs
 
-    def go(self, place: Place) -> None:
-        """Leave what is being done, and go on there."""
+    def go(self, place: Place, readers: Sequence[Consumer] = ()) -> None:
+        """Leave what is being done, and go on there; these consumers read from there on."""
         with self._moved:
-            self._goal = place
+            self._goal, self._readers = place, readers
             self._stop()
 
     def halt(self) -> None:
@@ -84,5 +86,6 @@ class Work:
             if self._ending or self._goal is None:
                 return None
             place, self._goal = self._goal, None
-            self._run = self.writer.begin(*place)
+            self._run = self.writer.begin(*place, self._readers)
+            self._readers = ()
             return place, self._run

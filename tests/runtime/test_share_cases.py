@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from pipec.runtime import attach
+from pipec.runtime import server as servers
 from pipec.runtime.errors import DataError
 from pipec.runtime.limits import Room
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fakes
-from served import consumer, layout_of, serving
+from served import consumer, layout_of, report, serving
 from test_sharing import epoch_of, together
 
 
@@ -59,3 +60,38 @@ def test_who_keeps_too_much_gets_an_error_and_others_go_on(monkeypatch):
 
         for seen in together([keeps, lambda: epoch_of(other, width)]):
             assert seen == list(range(rows))
+
+
+def test_the_last_epochs_may_take_as_long_as_they_like(monkeypatch):
+    """All is written and in the ring: the server stays until it was read, also from another place of it."""
+    monkeypatch.setattr(servers, "DRAIN_SECONDS", 0.1)
+    with serving(plan=fakes.plan(rows=60, width=64), most=64, epochs=3) as server:
+        loader = consumer(server, 8)
+        batches = iter(loader)
+        next(batches)
+        time.sleep(0.5)
+        assert report(server).state == "finished"
+        with pytest.raises(DataError, match="E0833"):
+            consumer(server, 8)
+        del batches                                       # left early: the next epoch is there
+        assert [epoch_of(loader, 64) for _ in range(2)] == [[1000 * e + k for k in range(60)] for e in (1, 2)]
+        with pytest.raises(DataError, match="E0833"):
+            epoch_of(loader, 64)
+        server.thread.join(10)
+        assert not server.thread.is_alive()
+    with serving(plan=fakes.plan(rows=60, width=64), most=64, epochs=3) as server:
+        next(iter(consumer(server, 8)))
+        server.stop()                                     # told to end, it doesn't wait for ever
+        server.thread.join(10)
+        assert not server.thread.is_alive()
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_all_who_were_waited_for_see_the_first_epoch(epochs):
+    """However short it is."""
+    for _ in range(15):
+        with serving(plan=fakes.plan(rows=3, width=8), wait_for=3, epochs=epochs) as server:
+            loaders = [consumer(server, 2) for _ in range(3)]
+            for loader in loaders:
+                assert [epoch_of(loader, 8) for _ in range(epochs)] == [[1000 * e + k for k in range(3)] for e in range(epochs)]
+                loader.close()

@@ -1,0 +1,197 @@
+"""`pipec serve`, `ps`, `top` and `stop` as a user types them, around one tiny program."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+from pipec import attach
+from pipec.cli import main
+from pipec.runtime import layout
+from pipec.runtime.errors import DataError
+from pipec.runtime.limits import Room
+
+PROGRAM = """seed 3
+param size = 8
+param batch_size = 32
+
+schema Row
+  x: i64
+  img: u8[8, 8]
+
+pipeline train
+  from npz("rows.npz") as Row
+  shuffle()
+  small = [img[i, j] for i < size, j < size]
+  share()
+  y = x * 2
+  batch(batch_size)
+  emit small, x, y
+"""
+ROWS = 200
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    np.savez(tmp_path / "rows.npz", x=np.arange(ROWS), img=np.zeros((ROWS, 8, 8), np.uint8))
+    (tmp_path / "train.pipe").write_text(PROGRAM)
+    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def pipec(capfd):
+    def run(*arguments):
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as left:
+            status = left.code
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err, err
+        return status, out, err
+
+    return run
+
+
+class Served:
+    """A process of `pipec serve`, and what it prints."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen([sys.executable, "-m", "pipec", "serve", *arguments], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.lines = []
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")), daemon=True)
+        self.reader.start()
+
+    def says(self, words, count=1):
+        until = time.monotonic() + 60
+        while sum(words in line for line in list(self.lines)) < count:
+            assert time.monotonic() < until and (self.process.poll() is None or self.reader.is_alive()), self.lines
+            time.sleep(0.02)
+        return next(line for line in self.lines if words in line)
+
+    def ends(self):
+        status = self.process.wait(30)
+        self.reader.join(10)
+        return status
+
+
+@pytest.fixture
+def serve():
+    made = []
+
+    def start(*arguments):
+        made.append(Served(*arguments))
+        made[-1].says("serving")
+        return made[-1]
+
+    yield start
+    for served in made:
+        served.process.kill()
+        served.process.wait()
+
+
+def watched(pipec, address):
+    """After the first epoch; the second one, the last, is in the ring."""
+    status, out, _ = pipec("top", "demo", "--once", "--every", "0.1")
+    assert status == 0, out
+    for words in ("#1", "when slow", "records/s", "finished", "Nobody waits"):
+        assert words in out, out
+    text = urllib.request.urlopen(address, timeout=10).read().decode()
+    assert f'pipec_rows_total{{server="demo"}} {2 * ROWS}.0' in text
+    assert text.count(f"}} {ROWS}.0") >= 2 and text.count("pipec_consumer_taken_total{") == 2
+
+
+def test_an_evening_of_a_server(serve, pipec):
+    served = serve("train.pipe", "--name", "demo", "--wait-for", "2", "--epochs", "2", "--metrics", "0")
+    first = attach("demo", as_="numpy", batch_size=7)
+    served.says("attached  #1")
+    status, out, _ = pipec("ps")
+    assert status == 0 and "waiting" in out and "demo" in out and str(served.process.pid) in out
+    second = attach("demo", as_="numpy", fields=["y"])
+    orders = []
+    for _ in range(2):
+        batches = [b for b in first]
+        assert [len(b.x) for b in batches] == [7] * 28 + [4]
+        order = np.concatenate([b.x for b in batches])
+        assert sorted(order) == list(range(ROWS))
+        others = [b.y for b in second]
+        assert (np.concatenate(others) == 2 * order).all()
+        orders.append(order.tolist())
+        if len(orders) == 1:
+            watched(pipec, served.says("metrics").split()[-1])
+    assert orders[0] != orders[1]
+    for loader in (first, second):
+        with pytest.raises(DataError, match="E0833"):
+            next(iter(loader))
+        loader.close()
+    assert served.ends() == 0
+    assert sum("detached" in line for line in served.lines) == 2 and "stopped" in served.lines[-1]
+    assert pipec("ps")[1].startswith("no servers")
+
+
+@pytest.mark.parametrize("how", ["term", "stop"])
+def test_it_delivers_what_is_there_and_ends(serve, pipec, how):
+    served = serve("train.pipe", "size=4")
+    loader = attach("train", as_="numpy", batch_size=10)
+    batches = iter(loader)
+    seen = next(batches).x.tolist()
+    if how == "term":
+        served.process.send_signal(signal.SIGTERM)
+    else:
+        stopped = threading.Thread(target=lambda: seen.append(pipec("stop", "train")[0]))
+        stopped.start()
+    labels = list(seen[:10])
+    with pytest.raises(DataError, match="E0834"):
+        while True:
+            for batch in batches:
+                labels += batch.x.tolist()
+            batches = iter(loader)
+    loader.close()
+    assert served.ends() == 0 and len(labels) % ROWS in range(0, ROWS)
+    if how == "stop":
+        stopped.join(20)
+        assert seen[10:] == [0]
+    assert sorted(labels[:ROWS]) == list(range(ROWS))     # the ring holds all of the epoch
+
+
+def test_what_stands_above_share_is_the_servers(serve):
+    serve("train.pipe", "--name", "demo", "size=4")
+    loader = attach("demo", as_="numpy")
+    assert next(iter(loader)).small.shape == (32, 4, 4)
+    with pytest.raises(Exception, match="E0702"):
+        attach("demo", size=6)
+    loader.close()
+
+
+def test_names(serve, pipec):
+    for command in (["stop", "nobody"], ["top", "nobody"]):
+        status, _, err = pipec(*command)
+        assert status == 2 and "there is no server `nobody`" in err and "pipec ps" in err
+        status, _, err = pipec(command[0], "no/name")
+        assert status == 2 and "letters, digits" in err
+    status, _, err = pipec("top")
+    assert status == 2 and "there are no servers" in err
+    with pytest.raises(DataError, match="E0830: there is no server `nobody`; there are none"):
+        attach("nobody")
+    serve("train.pipe", "--name", "demo")
+    with pytest.raises(DataError, match=r"E0830: .*these are there: demo"):
+        attach("nobody")
+    status, _, err = pipec("serve", "train.pipe", "--name", "demo")
+    assert status == 2 and "there is a server `demo` already" in err and "pipec stop demo" in err
+    status, _, err = pipec("serve", "train.pipe", "--name", "no/name")
+    assert status == 2 and "letters, digits" in err
+
+
+def test_too_little_memory(pipec, monkeypatch):
+    monkeypatch.setattr(layout, "available", lambda: Room(33 << 20, "control group /job with a limit of 34.6 MB"))
+    status, _, err = pipec("serve", "train.pipe", "batch_size=100000")
+    assert status == 1 and "E0809" in err and "not enough memory" in err and "limit of 34.6 MB" in err
+    assert not os.listdir(os.environ["PIPEC_RUNTIME"]) if os.path.exists(os.environ["PIPEC_RUNTIME"]) else True
