@@ -321,5 +321,6 @@ def _finish(frames: Frames, slots: Mapping[str, str], targets: Mapping[str, Targ
         at = frames.values[slot].at
         assert at is not None
         goals = target.address + target.stride * np.arange(len(kept))
-        for place in np.flatnonzero(at[kept] != goals):
-            ctypes.memmove(int(goals[place]), int(at[kept[place]]), target.stride)
+        here = at if len(kept) == len(at) else at[kept]
+        for place in np.flatnonzero(here != goals):
+            ctypes.memmove(int(goals[place]), int(here[place]), target.stride)
