@@ -24,7 +24,7 @@ from .attachment import Attachment, gone_error
 from .errors import DataError
 from .layout import Layout, check_layout
 from .link import Link
-from .messages import Attach, Channel, Joined, Welcome
+from .messages import Attach, Channel, Joined, Welcome, error_of
 from .plan import CallExtern, Plan, RunKernel, Segment
 from .plancache import version
 from .server import VERSION, Settings
@@ -152,6 +152,7 @@ class Shared(Link):
         super().__init__(writable)
         self.server, self.label, self.when_slow, self.join = server, label, when_slow, join
         self.joined: Joined | None = None                 # the last place that the server gave
+        self.entered: Place | None = None                 # the first one
         self.members = 0
         self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
         self.own: Callable[[], Session] | None = None
@@ -190,9 +191,11 @@ class Shared(Link):
         return self.joined
 
     def first(self) -> Place:
-        """Where the loader begins that has no state of its own."""
-        joined = self.arrive()
-        return (joined.epoch, joined.next, joined.skip)
+        """Where the loader begins that has no state of its own; also after another server has come."""
+        if self.entered is None:
+            joined = self.arrive()
+            self.entered = (joined.epoch, joined.next, joined.skip)
+        return self.entered
 
     def reader_at(self, epoch: int, start: int, skip: int, there: bool) -> RowReader:
         """The reader, at this point of the stream. `there`: it stands there already."""
@@ -236,7 +239,10 @@ class Shared(Link):
             self.reader.skip_to(*place[1:])
 
     def _again(self, place: Place) -> None:
-        """Find the server again, or another of its name, and go on there."""
+        """Find the server again, or another of its name, and go on there; unless it said that there is no more."""
+        failure = self.attachment.failure if self.reader is not None else None
+        if failure is not None and failure.code == "E0833":
+            raise error_of(failure)
         others = self.members
         self.leave()
         self.connect(AGAIN_SECONDS)
