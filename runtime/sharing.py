@@ -35,6 +35,7 @@ CONNECT_SECONDS = 60.0                 # a server has so long to open its source
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
 FOREVER = 1e6
+MOST_TRIES = 4                         # to begin with a server that others start, and that dies just then
 Place = tuple[int, int, int]           # epoch, next, skip
 CODE = code("pipec.runtime.detached: main()", 1)
 
@@ -158,7 +159,16 @@ class Shared(Link):
         self.own: Callable[[], Session] | None = None
 
     def connect(self, seconds: float = 0.0) -> Welcome:
-        """Attach and ask for a place; the answer says what the server runs. Raises DataError."""
+        """Attach; the answer says what the server runs. One that dies meanwhile is started again. Raises DataError."""
+        for _ in range(MOST_TRIES if self.server.start is not None else 0):
+            try:
+                return self._attach(seconds)
+            except DataError as error:
+                if error.code != "E0807":
+                    raise
+        return self._attach(seconds)
+
+    def _attach(self, seconds: float) -> Welcome:
         sock = self.server.connect(seconds)
         pid, _ = rendezvous.peer(sock)
         with contextlib.suppress(OSError):
@@ -178,7 +188,11 @@ class Shared(Link):
         assert self.reader is not None
         self.reader.let_go()                              # the server no longer counts what is held from here on
         self.joined = None
-        self.attachment.join(when, state, others, group, self.weights.get(state[0]) if state is not None else None)
+        try:
+            self.attachment.join(when, state, others, group, self.weights.get(state[0]) if state is not None else None)
+        except DataError as error:
+            if error.code != "E0807" or self.server.start is None:
+                raise                                     # else whoever waits for the answer finds another server
 
     def arrive(self) -> Joined:
         """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""
@@ -192,9 +206,16 @@ class Shared(Link):
 
     def first(self) -> Place:
         """Where the loader begins that has no state of its own; also after another server has come."""
-        if self.entered is None:
-            joined = self.arrive()
-            self.entered = (joined.epoch, joined.next, joined.skip)
+        tries = 0
+        while self.entered is None:
+            try:
+                joined = self.arrive()
+                self.entered = (joined.epoch, joined.next, joined.skip)
+            except DataError as error:
+                if error.code != "E0807" or not self.restarts or tries == MOST_TRIES:
+                    raise
+                tries += 1
+                self._again(None)
         return self.entered
 
     def reader_at(self, epoch: int, start: int, skip: int, there: bool) -> RowReader:
@@ -238,7 +259,7 @@ class Shared(Link):
                                                       joined.skip if joined.epoch == place[0] else 0):
             self.reader.skip_to(*place[1:])
 
-    def _again(self, place: Place) -> None:
+    def _again(self, place: Place | None) -> None:
         """Find the server again, or another of its name, and go on there; unless it said that there is no more."""
         failure = self.attachment.failure if self.reader is not None else None
         if failure is not None and failure.code == "E0833":
@@ -246,7 +267,7 @@ class Shared(Link):
         others = self.members
         self.leave()
         self.connect(AGAIN_SECONDS)
-        self.ask_for("epoch", place, others)
+        self.ask_for(self.join if place is None else "epoch", place, others)
 
     def _alone_at(self, place: Place, there: bool) -> RowReader:
         """Our own producer reads what the stream has passed; at the start of an epoch the stream may have us again."""
