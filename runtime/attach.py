@@ -213,6 +213,9 @@ class RowReader:
                     break
             rows = self.take(asked)
             if rows is None:
+                if pieces:                                # overtaken up to the epoch's end: nobody gets these either
+                    self.rows, self.lost = self.rows - done, self.lost + done
+                    self._store(LOST, self.lost)
                 return None
             pieces.append(Rows(rows.count, {k: self._kept(v) for k, v in rows.fields.items()}, None))
             done += rows.count
