@@ -19,7 +19,8 @@ from .linear import Poly, atom, of
 from .ranges import LARGEST_SIZE, Range, Ranges
 
 __all__ = [
-    "LARGEST_SIZE", "Facts", "at_most", "contradicts", "equal", "fits_i64", "hopeless", "implies", "interval", "less", "nonzero", "refuted",
+    "LARGEST_SIZE", "Facts", "at_most", "contradicts", "equal", "fits_i64", "hopeless", "implies", "interval", "less", "nonzero",
+    "refuted",
 ]
 MOST_TRIES = 60
 MOST_ATOMS = 40

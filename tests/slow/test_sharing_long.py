@@ -116,8 +116,8 @@ def test_a_batch_kept_for_a_thousand_steps(as_):
 
 
 def long(*arguments, **environment):
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", *arguments], cwd=RUNTIME, capture_output=True, text=True,
-                          env={**os.environ, **environment}, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=0", *arguments]
+    done = subprocess.run(command, cwd=RUNTIME, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
 
 
