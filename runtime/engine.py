@@ -28,6 +28,7 @@ from .streams import Stats, Stream, Threads
 from .workers import Ring, Workers, calls_python
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 32, 1 << 18   # of rows put together one by one
+UNKNOWN_BYTES, UNKNOWN_ARRAY = 1 << 16, 1 << 14   # what a value of varying size is taken to be: a file, a text or array
 HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()), Column("_count", "i64", ()))
 
 
@@ -71,7 +72,8 @@ class Engine:
         self.replays = self.stream.feed is None or bool(self.stream.later or self.stream.feed.segment.takes)
         self.in_place = whole and not self.replays
         self.workers = self._workers(threads) if processes and allow_extern else None
-        self.stream.row_bytes = sum(self.fixed.values()) or self.stream.row_bytes
+        varying = [UNKNOWN_BYTES if c.dtype == "bytes" else UNKNOWN_ARRAY for c in plan.rows if not _fixed(c)]
+        self.stream.row_bytes = sum(self.fixed.values()) + sum(varying)
 
     def _workers(self, count: int) -> Workers | None:
         feed, reached = self.stream.feed, self.plan.above[: reachable(self.plan.above)]

@@ -87,10 +87,17 @@ def plan_layout(rows: Sequence[Column], most: int, memory: int | None = None, ch
     columns = columns_of(rows)
     fixed = sum(row_bytes(c) for c in columns)
     heaps = sum(is_ragged(c) for c in columns)
-    need_rows = SHARE * max(most, chunk)
     rounding = HEADER + (len(columns) + heaps) * PAGE
-    heap_need = heaps * (heap if heap > DEFAULT_HEAP else max(1 << 20, need_rows * 1024))
-    need = need_rows * fixed + heap_need + rounding
+
+    def needed(rows: int) -> tuple[int, int]:
+        """Bytes for values of varying size, and in all."""
+        for_heaps = heaps * (heap if heap > DEFAULT_HEAP else max(1 << 20, rows * 1024))
+        return for_heaps, rows * fixed + for_heaps + rounding
+
+    while memory is not None and chunk > most and needed(SHARE * chunk)[1] > memory:
+        chunk //= 2                    # smaller tasks cost time, not records
+    need_rows = SHARE * max(most, chunk)
+    heap_need, need = needed(need_rows)
     room = available()
     usable = room.free // 2            # copies of batches that are kept, and the training itself, need some too
     if memory is None:

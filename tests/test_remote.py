@@ -258,7 +258,7 @@ pipeline p
     found = []
     store.asked.clear()
     remote._shared.clear()
-    store.trouble = lambda path, n: 503 if n > 9 else None
+    store.trouble = lambda path, n: 503 if n > 5 else None
     loader = open_loader(str(path), as_="numpy", workers="threads", threads=2)
     with loader, pytest.raises(DataError, match="can't be read: the server answers 503") as caught:
         for batch in loader:

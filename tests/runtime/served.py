@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import fakes
 from pipec.runtime import rendezvous, sharing
+from pipec.runtime import server as servers
 from pipec.runtime.layout import plan_layout
 from pipec.runtime.loader import Loader
 from pipec.runtime.server import Server, Settings
@@ -41,8 +42,10 @@ def serving(layout=None, plan=None, most=32, name=None, **settings):
     try:
         yield made
     finally:
+        servers.DRAIN_SECONDS, whole = 0.5, servers.DRAIN_SECONDS   # nobody reads any more
         made.stop()
         thread.join(20)
+        servers.DRAIN_SECONDS = whole
         assert not thread.is_alive()
         assert made.problem is None, made.problem
 
