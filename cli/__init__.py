@@ -266,3 +266,14 @@ def settings_of(listed: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"`{name}` is set twice")
         out[name] = value
     return out
+
+
+def writable(path: str, kind: str) -> None:
+    """Say before the work, not after it, that a file can't be written there. `kind`: what -o names, "a PNG file"."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UsageError(f"`{path}` is a folder: -o names {kind}")
+    if not os.path.isdir(folder):
+        raise UsageError(f"`{path}` can't be written: there is no folder `{folder}`")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"`{path}` can't be written: permission denied")

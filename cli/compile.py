@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ..runtime.settings import shown
-from . import UsageError, settings_of, split_file
+from . import UsageError, settings_of, split_file, writable
 
 
 def compile(arguments: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def compile(arguments: argparse.Namespace) -> int:
     output = arguments.output or os.path.splitext(path)[0] + (f"-{run}" if run else "") + SUFFIX
     if not output.endswith(SUFFIX):
         raise UsageError(f"`{output}`: an artifact's name ends in {SUFFIX}")
-    writable(output)
+    writable(output, "a file")
     made = compile_file(path, settings_of(arguments.settings), run, output)
     kernels = f"{len(made.kernels)} kernel{'s' if len(made.kernels) != 1 else ''}"
     print(f"{output}: pipeline `{made.name}`, {kernels}, {os.path.getsize(output):,} bytes")
@@ -58,14 +58,3 @@ def check_artifact(path: str, settings: Mapping[str, str], run: str | None, argu
     print(f"{path}: fine; pipeline `{found.manifest.name}`, made by pipec {found.manifest.version}")
     print("its machine code runs here" if why is None else f"it {why}: its kernels are compiled again here")
     return 0
-
-
-def writable(path: str) -> None:
-    """Say before the work, not after it, that a file can't be written there."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise UsageError(f"`{path}` is a folder: -o names a file")
-    if not os.path.isdir(folder):
-        raise UsageError(f"`{path}` can't be written: there is no folder `{folder}`")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise UsageError(f"`{path}` can't be written: permission denied")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from . import UsageError
+from . import UsageError, writable
 from .run import checked_program, makes_batches, open_program
 
 
@@ -22,7 +21,7 @@ def show(arguments: argparse.Namespace) -> int:
     from .sheet import contact_sheet
 
     output = arguments.output or "sheet.png"
-    _writable(output)
+    writable(output, "a PNG file")
     records = list(_records(arguments))
     if not records:
         print("no records")
@@ -30,17 +29,6 @@ def show(arguments: argparse.Namespace) -> int:
     _save(contact_sheet(records), output)
     print(f"{output}: {len(records)} record{'s' if len(records) > 1 else ''}")
     return 0
-
-
-def _writable(path: str) -> None:
-    """Say before the work, not after it, that a file can't be written there."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise UsageError(f"`{path}` is a folder: -o names a PNG file")
-    if not os.path.isdir(folder):
-        raise UsageError(f"`{path}` can't be written: there is no folder `{folder}`")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise UsageError(f"`{path}` can't be written: permission denied")
 
 
 def _save(picture: Image.Image, path: str) -> None:
@@ -104,7 +92,7 @@ def _write_field(name: str, value: Any, arguments: argparse.Namespace) -> None:
     image = as_image(np.asarray(value)) if isinstance(value, np.ndarray) else None
     if image is not None:
         goal = arguments.output if arguments.output and len(arguments.field) == 1 else f"{name}.png"
-        _writable(goal)
+        writable(goal, "a PNG file")
         _save(image, goal)
         print(f"`{name}` as an image: {goal}")
 

@@ -25,18 +25,17 @@ from .errors import DataError
 from .layout import Layout, check_layout
 from .link import Link
 from .messages import Attach, Channel, Joined, Welcome, error_of
-from .plan import CallExtern, Plan, RunKernel, Segment
+from .plan import Plan, RunKernel, Segment
 from .plancache import version
 from .server import VERSION, Settings
 from .session import Session
 from .spawned import code
+from .work import Place
 
-CONNECT_SECONDS = 60.0                 # a server has so long to open its sources
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
 FOREVER = 1e6
 MOST_TRIES = 4                         # to begin with a server that others start, and that dies just then
-Place = tuple[int, int, int]           # epoch, next, skip
 CODE = code("pipec.runtime.detached: main()", 1)
 
 
@@ -52,16 +51,6 @@ def _kernels(segment: Segment) -> set[str]:
     programs = [p for p in (segment.program, segment.start.number) if p is not None]
     found = {s.kernel for p in programs for s in p.steps if isinstance(s, RunKernel)}
     return found.union(*(_kernels(inner) for branch in segment.start.inputs for inner in branch))
-
-
-def calls_python(plan: Plan) -> bool:
-    """Does a line above `share` call the user's own Python?"""
-    def calls(segment: Segment) -> bool:
-        programs = [p for p in (segment.program, segment.start.number) if p is not None]
-        return any(isinstance(s, CallExtern) for p in programs for s in p.steps) or any(
-            calls(inner) for branch in segment.start.inputs for inner in branch)
-
-    return any(calls(segment) for segment in plan.above)
 
 
 @dataclass(frozen=True)
