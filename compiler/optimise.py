@@ -52,7 +52,8 @@ class Beside:
         if sys.executable and len(os.sched_getaffinity(0)) > 1:
             path = json.dumps([os.path.abspath(p) for p in sys.path])
             with contextlib.suppress(OSError):
-                self.process = subprocess.Popen([sys.executable, "-P", "-c", CODE, path], stdin=subprocess.PIPE,
+                # Ctrl-C is ours: it ends when its input does.
+                self.process = subprocess.Popen([sys.executable, "-P", "-c", CODE, path], process_group=0, stdin=subprocess.PIPE,
                                                 stdout=subprocess.PIPE)
         self.made: queue.Queue[bytes | None] = queue.Queue()
         # A pipe holds less than one text, or object: neither process is to wait for the other to take it.
