@@ -87,7 +87,7 @@ class Cache:
                 fcntl.flock(file, fcntl.LOCK_SH)
                 if self._reserve(file.fileno(), len(data) + 4):
                     file.write(data + zlib.crc32(data).to_bytes(4, "little"))
-                    os.replace(temporary, path)
+                    self._rename(temporary, path)
                     return True
         except OSError:
             pass
@@ -120,7 +120,7 @@ class Cache:
             writer = _Whole(self, fd, what)
             make(writer)
             self._reserve(fd, -writer.left)
-            os.replace(temporary, path)
+            self._rename(temporary, path)
             return fd
         except BaseException:
             os.close(fd)
@@ -154,6 +154,10 @@ class Cache:
             os.ftruncate(fd, os.fstat(fd).st_size + size)   # so that whoever counts what is there counts it too
             self._record(total + size)
             return True
+
+    def _rename(self, temporary: str, path: str) -> None:
+        with self._locked():   # a file that moves while a folder is listed may be missed, and not be counted
+            os.replace(temporary, path)
 
     def _locked(self) -> AbstractContextManager[None]:
         return self._alone("lock.total")

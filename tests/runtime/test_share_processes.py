@@ -90,10 +90,12 @@ def test_a_killed_consumer_stops_nobody(tmp_path, fork):
 @pytest.mark.parametrize("when_slow", ["wait", "drop", "skip"])
 def test_a_stopped_consumer(tmp_path, when_slow):
     with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=0.5) as server:
+        gate = tmp_path / "gate"
         stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow, sleep=0.02)
-        other = Trainer(tmp_path, name=server.settings.name, batch=5)
+        other = Trainer(tmp_path, name=server.settings.name, batch=5, gate=str(gate))
         stopped.reaches(16)
         os.kill(stopped.process.pid, signal.SIGSTOP)
+        gate.touch()                                      # only now, or it might overtake the other one before
         try:
             if when_slow == "wait":
                 time.sleep(1.5)

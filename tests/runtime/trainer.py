@@ -41,7 +41,7 @@ def spin(seconds):
 
 
 def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, linger=5.0, sleep=0.0, hold=0.0, fork=False,
-         state=None, errors=3, keep=0, stop_at=None):
+         state=None, errors=3, keep=0, stop_at=None, gate=None):
     plan = fakes.plan(**plan)
     width = plan.rows[0].dims[0]
     loader = shared(name, plan, batch, linger) if share else consumer(name, batch, when_slow=when_slow, plan=plan, state=state)
@@ -64,6 +64,8 @@ def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, 
                     if stop_at == count:
                         print(json.dumps({"state": loader.state_dict()}), file=out)
                         time.sleep(60)
+                    while gate is not None and not os.path.exists(gate):   # with its first batch
+                        time.sleep(0.01)
                     if hold and count == 2:
                         spin(hold)
                     time.sleep(sleep)
