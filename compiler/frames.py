@@ -144,7 +144,7 @@ def mapped(context: Context, frame: Frame, span: Span) -> Frame:
         assert fresh is not None
         if value.node.op != "const":
             translated.setdefault(value.node, fresh)
-    conditions = _kept(frame, flat, new, translated)
+    conditions = [*_kept(frame, flat, new, translated), *_sized(table, translated)]
     conditions += [at_least(made[n], 0) for n in made]
     dims = {n: table.get(d, d) if isinstance(d, Node) else d for n, d in frame.scope.dims.items()
             if not isinstance(d, Node) or d in table or not varies(d, count=False)}
@@ -213,6 +213,15 @@ def _kept(frame: Frame, flat: dict[str, Value], new: dict[str, Value], translate
         if high < most:
             kept.append(at_most(wide, int(high)))
     return kept
+
+
+def _sized(table: dict[Node, Dim], translated: dict[Node, Node]) -> list[Node]:
+    """Sizes that the old frame computed are still what they were computed from: `extent(t) = max(size, 0)`."""
+    values = {old: new for old, new in translated.items() if old not in table}
+    memo: dict[Node, Node | None] = {}
+    pairs = [(extent, _translated(dim, values, memo)) for dim, extent in table.items() if isinstance(extent, Node)]
+    return [c for extent, again in pairs if again is not None and again.op != "const" and again != extent
+            for c in (at_least(extent, again), at_most(extent, again))]
 
 
 def _translated(n: Node, table: dict[Node, Node], memo: dict[Node, Node | None]) -> Node | None:

@@ -88,7 +88,7 @@ from .frames import (
     stream_type,
     varies,
 )
-from .graph import Node, node, number
+from .graph import Node, node, number, walk
 from .names import whole_lines
 from .promote import as_dim
 from .scope import Value, unknown
@@ -371,8 +371,9 @@ class Stages:
         shaped = reshape(frame, "each", call.span, lambda n, t: Shape((), t.dims[1:] if n in names else t.dims), "keep")
         made = self._node(frame, call, fields=tuple(names), type=stream_type([
             *((n, v.type) for n, v in shaped.fields.items()), *((n, I64) for n in frame.hidden)]))
-        conditions = [at_least(n, 0) for n in frame.hidden.values()]
         dims = {n: d for n, d in frame.scope.dims.items() if not varies(d) or d in frame.hidden.values()}
+        conditions = [c for c in frame.conditions if not any(n.op == "count" or n.get("field") in names or (
+            n.op == "field" and n["name"] in names) for n in walk(c))]       # what isn't about the fields taken apart
         out = entered(frame, made, gathered(shaped.fields), frame.hidden, dims, conditions)
         out.stages = [*frame.stages, ("each", call.span)]
         return out

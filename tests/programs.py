@@ -427,8 +427,8 @@ class Writer:
 
     def operator(self) -> tuple[str, Kind] | None:
         """A call of an operator, or of a function of the library, with a tensor."""
-        if self.batched or "v" not in self.names or "img" not in self.names or "iv" not in self.names:
-            return None
+        if self.batched or any(not self.names.get(n, Kind("none")).dims for n in ("v", "img", "iv", "marks", "wave")):
+            return None     # left out by a stage, or one element since `each`
         vector, number = self.pick((("v", "3"), ("wave", "w"))), self.scalar("int", 1)
         choices: list[tuple[str, Kind]] = [
             (f"cumsum({vector[0]})", Kind("float", (vector[1],))),
@@ -451,8 +451,6 @@ class Writer:
             (f"adjust_hue(img, 0.{self.number(1, 9)})", Kind("int", ("4", "5", "3"), 255)),
             ("ends(v).low + ends(v).all" if "ends" in self.functions else "v * 2", Kind("float", ("3",))),
         ]
-        if vector[0] not in self.names or "marks" not in self.names or "wave" not in self.names:
-            return None
         return self.pick(choices)
 
     # --- lines ---

@@ -71,6 +71,9 @@ FOUND = {
     "a line that is never true proves nothing": [
         "where is_nan(0.5) or n > 3", "where is_nan(0.5)", "r ~ [integers(-i, 2 * i + 1) for i < 3]", "emit n, r"],
     "a side that is never asked for proves nothing": ["s = is_nan(sin(0.5)) and (mask[n % 11 - 2] ?? false)", "emit s"],
+    "a computed size below sample": [
+        "t = [n + i > 3 for i < size]", "o ~ sample(q)", "y = o.t", "s = [not t[i] for i < size]", "emit y, s"],
+    "a computed size below each": ["t = [n + i > 3 for i < size]", "each(v)", "s = [not t[i] for i < size]", "emit v, s"],
     "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],
 }
 
