@@ -15,6 +15,7 @@ from .messages import (
     Counts,
     Failed,
     Gone,
+    Group,
     Join,
     Message,
     Ready,
@@ -65,9 +66,9 @@ class Attachment:
         self._take_ring(welcome.layout)
         return welcome
 
-    def join(self, when: str, state: tuple[int, int, int] | None, others: int, group: tuple[str, int] = ("", 1),
+    def join(self, when: str, state: tuple[int, int, int] | None, others: int, group: Group = Group(),
              weights: str | None = None) -> None:
-        """Ask for a place; Joined answers."""
+        """Ask for a place; Joined answers, maybe after Waits."""
         self.generation += 1
         self.failure = None
         self._send(Join(self.generation, when, state, others, group, weights))
@@ -101,8 +102,8 @@ class Attachment:
                 raise error_of(self.failure) from error
             raise gone_error(str(error)) from error
 
-    def expect(self, kind: type, seconds: float = START_SECONDS) -> Message:
-        """Wait for a message of this kind. Raises what the producer failed with, or E0807."""
+    def expect(self, kind: type | tuple[type, ...], seconds: float = START_SECONDS) -> Message:
+        """Wait for a message of this kind, or of one of these. Raises what the producer failed with, or E0807."""
         deadline = time.monotonic() + seconds
         while True:
             self.pump()

@@ -16,18 +16,23 @@ SEND_SECONDS = 2                       # who doesn't read its messages for so lo
 
 
 class Client:
-    """What a server knows of a connection. `gone` says why it has to be forgotten."""
+    """What a server knows of a connection. `gone` says why it has to be forgotten.
 
-    def __init__(self, sock: socket.socket, number: int):
+    `number` counts consumers, from 1 on: it is 0 for who only looks.
+    """
+
+    def __init__(self, sock: socket.socket):
         self.channel = Channel(sock, LARGEST, SEND_SECONDS)
         self.pid, self.uid = peer(sock)
-        self.number, self.label = number, ""
+        self.number, self.label = 0, ""
         self.since = time.monotonic()
         self.silent = True                                # nothing has come from it yet
         self.gone: str | None = None
         self.pidfd: int | None = None
         self.member: Consumer | None = None
         self.request: Join | None = None                  # a place it waits for
+        self.asked = 0.0                                  # when it asked for it
+        self.told_why = False                             # it was told why there is no answer yet
         self.last = 0                                     # number of its last request
 
     @property

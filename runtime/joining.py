@@ -11,6 +11,7 @@ from . import loader as loaders
 from .consumers import check_kind, writes
 from .limits import parse_size
 from .loader import Loader, layout_for, plan_of, refuse_externs, wants_device
+from .messages import Group
 from .objects import Missing, load
 from .plan import Plan
 from .ranks import RankSpec, rank_spec
@@ -93,7 +94,8 @@ def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: 
                          "start of an epoch")
     if state is not None:
         made.load_state_dict(state)
-    stream.ask_for(stream.join, None if state is None else made.place(), group=(ranks.group, ranks.here))
+    stream.group = Group(ranks.group, ranks.here, ranks.member, ranks.members)
+    stream.ask_for(stream.join, None if state is None else made.place(), together=True)
     return made
 
 

@@ -123,19 +123,35 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     epochs: int | None
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Processes that begin together: number `rank` of `world`, `here` of which are on this machine."""
+
+    name: str = ""
+    here: int = 1
+    rank: int = 0
+    world: int = 1
+
+
 class Join(msgspec.Struct, frozen=True, tag=True):
     """Consumer → server: give me a place. `state`: (epoch, next, skip) to go on from; without it `when` decides.
 
     `when`: "epoch" from the start of one, "now". `others`: how many were with it at a server that is gone. `group`: it
-    gets one when as many of its group ask as this says: ranks begin together.
+    gets one when all ranks of its group that are on this machine ask.
     """
 
     number: int
     when: str = "epoch"
     state: tuple[int, int, int] | None = None
     others: int = 0
-    group: tuple[str, int] = ("", 1)
+    group: Group = Group()
     weights: str | None = None         # as in Seek
+
+
+class Waits(msgspec.Struct, frozen=True, tag=True):
+    """Server → consumer: why Join number `number` has no answer yet, for people."""
+
+    number: int
+    reason: str
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -175,7 +191,8 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """Server → anybody: how things are. `fill`: rows written and not released by all, of `capacity`."""
+    """Server → anybody: how things are. `fill`: rows written and not released by all, of `capacity`. `waits`: whom
+    consumers wait for, in words."""
 
     name: str
     pid: int
@@ -193,13 +210,15 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     members: tuple[Member, ...]
     rejected: int
     counts: Counts
+    waits: tuple[str, ...] = ()
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Anybody → server: deliver what is there and end."""
 
 
-Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts, Feedback, Attach, Welcome, Join, Joined, Look, Report, Stop]
+Message = Union[Open, Ready, Seek, Started, Failed, Ask, Counts, Feedback, Attach, Welcome, Join, Waits, Joined, Look, Report,
+                Stop]
 
 
 def failed(generation: int, error: DataError) -> Failed:

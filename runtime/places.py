@@ -6,19 +6,20 @@ others are refused, since one stream can't be at two places.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .client import Client
 from .consumer import Began, Consumer
 from .errors import DataError
-from .messages import Join, Joined, Nonsense
+from .messages import Group, Join, Joined, Nonsense, Waits
 from .ring import Writer
 from .work import Place, Work
 
 GRACE = 5.0                            # seconds for which consumers of a server that died wait for one another
 AFTER_FAILURE = 2.0                    # and those of a run that failed
+MOST_RANKS = 1 << 16                   # of a group
+A_WORD = 5.0                           # seconds after which who waits for others is told for whom
 
 
 class Places:
@@ -37,14 +38,17 @@ class Places:
 
     @property
     def due(self) -> float:
-        """When waiting for more members ends."""
-        return self.expected[1] if self.expected is not None and self._asking() else float("inf")
+        """When waiting for more members ends, or somebody has to be told whom it waits for."""
+        asking = self._asking()
+        words = min((c.asked + A_WORD for c in asking if not c.told_why), default=float("inf"))
+        return min(words, self.expected[1]) if self.expected is not None and asking else words
 
     def wanted(self, client: Client, request: Join) -> None:
         """A member asks for a place. Raises Nonsense."""
-        if request.when not in ("epoch", "now") or request.number <= client.last or not _sensible(request.state):
+        if request.number <= client.last or not _sensible(request):
             raise Nonsense("no place to ask for")
         client.request, client.last = request, request.number
+        client.asked, client.told_why = time.monotonic(), False
         with self.writer.lock:                            # while it is counted its rows are there
             found = self._found(client, request) if self.work.busy == "running" and client.consumer.active else None
             client.consumer.rest()
@@ -78,6 +82,33 @@ class Places:
             without = [client for client in asking if not self._give(client)]
             if without:
                 self._not_there(without)
+        self._say_why()
+
+    def lacking(self) -> list[tuple[list[Client], str]]:
+        """Who waits for others, and for whom, in words."""
+        found = []
+        for group, ranks in self._groups().items():
+            there = [c for clients in ranks.values() for c in clients]
+            request = there[0].request                    # None: it was just answered, for callers of other threads
+            if len(ranks) < group[1] and request is not None:
+                found.append((there, _missing(there[0].label, request.group, sorted(ranks))))
+        asking = self._together(self._asking())
+        count, until = self.expected or (0, 0.0)
+        if self.work.busy == "idle" and asking and len(asking) < count and until == float("inf"):
+            found.append((asking, f"{len(asking)} of {count} consumers are here that the server waits for"))
+        return found
+
+    def _say_why(self) -> None:
+        """Once to each who has waited for a while."""
+        late = time.monotonic() - A_WORD
+        if not any(c.asked <= late and not c.told_why for c in self._asking()):
+            return
+        for clients, why in self.lacking():
+            for client in clients:
+                if client.request is not None and client.asked <= late and not client.told_why:
+                    client.send(Waits(client.request.number, why))
+        for client in self._asking():
+            client.told_why = client.told_why or client.asked <= late
 
     def left(self, last: Consumer) -> None:
         """Nobody is there any more: work for nobody stops, and goes on where the last one was."""
@@ -116,11 +147,23 @@ class Places:
     def _others_read(self, client: Client) -> bool:
         return any(c is not client for c in self._reading())
 
-    @staticmethod
-    def _together(asking: list[Client]) -> list[Client]:
-        """Those whose group has come: ranks begin at one place."""
-        groups = Counter(c.request.group for c in asking if c.request is not None)
-        return [c for c in asking if c.request is not None and groups[c.request.group] >= c.request.group[1]]
+    def _groups(self) -> dict[tuple[str, int], dict[int, list[Client]]]:
+        """Of those who ask and belong to a group: (its name, ranks on this machine) → rank → clients, the oldest first."""
+        found: dict[tuple[str, int], dict[int, list[Client]]] = {}
+        for client in self._asking():
+            group = client.request.group if client.request is not None else None
+            if group is not None and group.here > 1:
+                found.setdefault((group.name, group.here), {}).setdefault(group.rank, []).append(client)
+        return found
+
+    def _together(self, asking: list[Client]) -> list[Client]:
+        """Those whose group has come: ranks begin at one place. A rank that asks twice begins twice, each time with the
+        others."""
+        early: set[Client] = set()
+        for (_, here), ranks in self._groups().items():
+            rounds = min(map(len, ranks.values())) if len(ranks) >= here else 0
+            early.update(c for clients in ranks.values() for c in clients[rounds:])
+        return [c for c in asking if c not in early]
 
     def _start(self, asking: list[Client]) -> None:
         if self.expected is not None:
@@ -193,5 +236,19 @@ class Places:
                        'attach with `join="now"` or `join="epoch"` without a state, or serve again and resume all of them')))
 
 
-def _sensible(state: Place | None) -> bool:
-    return state is None or all(0 <= n < 1 << 60 for n in state)
+def _missing(label: str, group: Group, ranks: Sequence[int]) -> str:
+    """Which ranks of a group are here, and which aren't. Of several machines only the number is known."""
+    said = f"group `{label}`: {len(ranks)} of {group.here} ranks are here"
+    if group.here < group.world:
+        return f"{said} of those on this machine: rank {_listed(ranks)}"
+    return f"{said}, missing: rank {_listed(sorted(set(range(group.world)) - set(ranks)))}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+
+
+def _sensible(request: Join) -> bool:
+    group, state = request.group, request.state
+    return (request.when in ("epoch", "now") and (state is None or all(0 <= n < 1 << 60 for n in state))
+            and 1 <= group.here <= group.world <= MOST_RANKS and 0 <= group.rank < group.world)

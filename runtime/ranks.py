@@ -36,6 +36,7 @@ class RankSpec:
     """A loader's place in a group: it delivers share `rank` of `world`, each step in `micro_batches` parts.
 
     `here`: processes of the group on this machine, which a shared stream lets in together; `group` tells groups apart.
+    `member`: this process's number among the `members` of the group; with a mesh several have one share.
     """
 
     rank: int = 0
@@ -43,6 +44,8 @@ class RankSpec:
     micro_batches: int = 1
     here: int = field(default=1, compare=False)
     group: str = field(default="", compare=False)
+    member: int = field(default=0, compare=False)
+    members: int = field(default=1, compare=False)
 
     @property
     def alone(self) -> bool:
@@ -76,7 +79,7 @@ def rank_spec(rank: int | str | None = None, world: int | None = None, mesh: Any
     if not isinstance(world, int) or world < 1 or not isinstance(rank, int) or not 0 <= rank < world:
         raise ValueError(f"rank={rank!r}, world={world!r}: ranks count from 0 to world - 1")
     share, shares = (rank, world) if sizes is None else _in_mesh(rank, world, sizes)
-    return RankSpec(share, shares, micro_batches, _here(world), f"{world} {_launched()}")
+    return RankSpec(share, shares, micro_batches, _here(world), f"{world} {_launched()}", rank, world)
 
 
 def _here(world: int) -> int:

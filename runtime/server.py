@@ -74,7 +74,7 @@ class Server:
         self.began_at = self.idle_since = time.monotonic()
         self.drain_until: float | None = None             # all were told that it ends
         self.draining = False                             # it was told to end
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, Client] = {}              # by the fd of their socket
         self.numbers = self.rejected = 0
         self.leaving: deque[tuple[Consumer, Exception]] = deque()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -203,17 +203,16 @@ class Server:
             sock, _ = self.listener.accept()
         except OSError:                                   # it has left again, or there are no more fds
             return
-        self.numbers += 1
-        client = Client(sock, self.numbers)
+        client = Client(sock)
         if client.uid != os.getuid() or self.draining or len(self.clients) >= MOST_CLIENTS:
             self.rejected += 1
             client.close()
             return
-        self.clients[client.number] = client
+        self.clients[sock.fileno()] = client
         self.selector.register(sock, selectors.EVENT_READ, lambda: self._hear(client))
 
     def _hear(self, client: Client) -> None:
-        if client.number not in self.clients:
+        if self.clients.get(client.channel.fileno()) is not client:
             return
         try:
             while (message := client.channel.receive()) is not None:
@@ -261,7 +260,7 @@ class Server:
             try:
                 consumer = Consumer(control, data, message.when_slow)
                 consumer.rest()
-                client.channel.send(Welcome(client.number, self.layout, self.encoded, self.given, self.run_name, self.length,
+                client.channel.send(Welcome(self.numbers + 1, self.layout, self.encoded, self.given, self.run_name, self.length,
                                             self.settings.epochs), (self.ring_fd, data, self.room_fd, self.heap_fd))
             finally:
                 os.close(data)
@@ -269,7 +268,9 @@ class Server:
             raise Nonsense(str(error)) from error
         finally:
             os.close(control)
-        client.member, client.label, client.since = consumer, message.label[:200], time.monotonic()
+        self.numbers += 1
+        client.number, client.member = self.numbers, consumer
+        client.label, client.since = message.label[:200], time.monotonic()
         self.writer.join(consumer)
         with contextlib.suppress(OSError):                # its socket may live on in children it forked
             client.pidfd = os.pidfd_open(client.pid)
@@ -292,7 +293,7 @@ class Server:
             client.gone = str(error)
 
     def _forget(self, client: Client, reason: str) -> None:
-        del self.clients[client.number]
+        del self.clients[client.channel.fileno()]
         for registered in (client.channel.sock, client.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 if registered is not None:
@@ -376,7 +377,7 @@ class Server:
             "waiting" if self.work.busy == "idle" else "running"
         return Report(self.settings.name, os.getpid(), self.plan.path, state, time.monotonic() - self.began_at, point.epoch,
                       point.next, head, writer.bytes, head - least, self.layout.capacity, self.layout.total, writer.waited,
-                      tuple(members), self.rejected, self._counts())
+                      tuple(members), self.rejected, self._counts(), tuple(why for _, why in self.places.lacking()))
 
 
 def run_server(server: Server) -> None:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from .attachment import Attachment, gone_error
 from .errors import DataError
 from .layout import Layout, check_layout
 from .link import Link
-from .messages import Attach, Channel, Joined, Welcome, error_of
+from .messages import Attach, Channel, Group, Joined, Waits, Welcome, error_of
 from .plan import Plan, RunKernel, Segment
 from .plancache import version
 from .server import VERSION, Settings
@@ -144,6 +145,7 @@ class Shared(Link):
         self.joined: Joined | None = None                 # the last place that the server gave
         self.entered: Place | None = None                 # the first one
         self.members = 0
+        self.group = Group()                              # of ranks that begin together
         self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
         self.own: Callable[[], Session] | None = None
 
@@ -172,13 +174,14 @@ class Shared(Link):
             raise
         return welcome
 
-    def ask_for(self, when: str, state: Place | None, others: int = 0, group: tuple[str, int] = ("", 1)) -> None:
-        """Ask for a place; `arrive` waits for the answer. `group`: see messages.Join."""
+    def ask_for(self, when: str, state: Place | None, others: int = 0, together: bool = False) -> None:
+        """Ask for a place; `arrive` waits for the answer. `together`: all ranks of our group do so now, and begin at once."""
         assert self.reader is not None
         self.reader.let_go()                              # the server no longer counts what is held from here on
         self.joined = None
         try:
-            self.attachment.join(when, state, others, group, self.weights.get(state[0]) if state is not None else None)
+            self.attachment.join(when, state, others, self.group if together else Group(),
+                                 self.weights.get(state[0]) if state is not None else None)
         except DataError as error:
             if error.code != "E0807" or self.server.start is None:
                 raise                                     # else whoever waits for the answer finds another server
@@ -187,7 +190,8 @@ class Shared(Link):
         """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""
         if self.joined is None:
             assert self.reader is not None
-            joined = self.attachment.expect(Joined, FOREVER)
+            while isinstance(joined := self.attachment.expect((Joined, Waits), FOREVER), Waits):
+                warnings.warn(f"this loader waits for its place in the stream: {joined.reason}", RuntimeWarning, stacklevel=2)
             assert isinstance(joined, Joined)
             self.reader.place(joined.row, joined.ends, joined.generation)
             self.joined, self.members = joined, joined.members
@@ -256,7 +260,7 @@ class Shared(Link):
         others = self.members
         self.leave()
         self.connect(AGAIN_SECONDS)
-        self.ask_for(self.join if place is None else "epoch", place, others)
+        self.ask_for(self.join if place is None else "epoch", place, others, together=True)
 
     def _alone_at(self, place: Place, there: bool) -> RowReader:
         """Our own producer reads what the stream has passed; at the start of an epoch the stream may have us again."""

@@ -252,7 +252,8 @@ def test_two_consumers_of_one_server(program, monkeypatch):
     def consume(number):
         try:
             with joining.shared(plan, threads=1, as_="numpy", memory=None, allow_extern=False,
-                                ranks=replace(rank_spec(), here=2, group="both"), when_slow="wait", join="epoch") as loader:
+                                ranks=replace(rank_spec(), here=2, group="both", member=number, members=2),
+                                when_slow="wait", join="epoch") as loader:
                 for epoch in range(3):
                     seen[number, epoch] = []
                     for batch in loader:
