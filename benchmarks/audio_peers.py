@@ -123,4 +123,4 @@ PREPARE = {"W7": prepare}
 MODULE = {"librosa": "librosa", "torchaudio": "torchaudio"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
     "W7": {"pipec": ours, "librosa": librosa, "torchaudio": torchaudio}}
-DIFFERS = {"librosa": "soxr's high quality resampling, zeros beyond the ends, Slaney's mels"}
+DIFFERS = {"W7": {"librosa": "soxr's high quality resampling, zeros beyond the ends, Slaney's mels"}}

@@ -18,12 +18,12 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BATCH = {"W1": 128, "W1u8": 128, "W2": 128, "W3": 32, "W3full": 32}
 Epochs = Callable[[int], Iterable[Any]]
 MODULE = {"pillow": "torch", "opencv": "cv2", "albumentations": "albumentations", "torchvision": "torchvision",
-          "webdataset": "webdataset", "dali": "nvidia.dali", "spdl": "spdl.pipeline", "ffcv": "ffcv", "tf": "tensorflow",
-          "grain": "grain"}
+          "webdataset": "webdataset", "dali": "nvidia.dali", "spdl": "spdl.pipeline", "ffcv": "ffcv",
+          "tf.data": "tensorflow", "grain": "grain"}
 DIFFERS = {
     "opencv": "bilinear without antialiasing", "albumentations": "bilinear without antialiasing",
     "spdl": "bilinear without antialiasing", "grain": "bilinear without antialiasing",
-    "ffcv": "reads a file of its own, JPEG at quality 90; area resize", "tf": "a normalised box, cut by the decoder",
+    "ffcv": "reads a file of its own, JPEG at quality 90; area resize", "tf.data": "a normalised box, cut by the decoder",
 }
 
 
@@ -400,5 +400,5 @@ def grain(workload: str, threads: int) -> Epochs:
 
 PEERS: dict[str, Callable[[str, int], Epochs]] = {
     "pillow": pillow, "opencv": opencv, "albumentations": albumentations, "torchvision": torchvision, "webdataset": webdataset,
-    "dali": dali, "spdl": spdl, "ffcv": ffcv, "tf": tf, "grain": grain,
+    "dali": dali, "spdl": spdl, "ffcv": ffcv, "tf.data": tf, "grain": grain,
 }

@@ -1,6 +1,6 @@
 """One loader in a process of its own: `python -m benchmarks.measure WORKLOAD PEER THREADS SECONDS` prints JSON.
 
-With PEER alone it exits with 0 where that peer is installed.
+`--there PEER …` prints which of these peers are installed.
 
 Time to the first batch counts from before the loader is imported. CPU seconds are those of the whole process tree,
 PSS its largest sum (shared pages counted once).
@@ -34,12 +34,13 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
     begin = cpu = 0.0
     end = float("inf")
     shape: list[int] = []
+    dtype = ""
     while time.perf_counter() < end:
         for batch in epochs(epoch):
             now = time.perf_counter()
             image = batch[0]
             if not first:
-                first, shape = now - started, list(image.shape)
+                first, shape, dtype = now - started, [int(n) for n in image.shape], str(image.dtype).rpartition(".")[2]
                 watcher.start()
             elif not begin and now - started > first + 1.0:   # warm-up: one second after the first batch
                 begin, cpu, end = now, _cpu(process) - watching[0], now + seconds
@@ -50,7 +51,8 @@ def main(workload: str, peer: str, threads: int, seconds: float) -> None:
         epoch += 1
     took, spent = time.perf_counter() - begin, _cpu(process) - watching[0] - cpu
     over.set()
-    result = {"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape}
+    result = {"records": records, "seconds": took, "cpu": spent, "first": first, "pss": peak[0], "shape": shape,
+              "dtype": dtype}
     print(json.dumps(result), flush=True)
     for child in process.children(recursive=True):
         child.kill()
@@ -86,8 +88,11 @@ def _pss(process: object) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if sys.argv[1] == "--there":
+        import psutil  # noqa: F401 (without it nothing is measured)
+
         from .peers import there
 
-        sys.exit(not there(sys.argv[1]))
+        print("\n".join(filter(there, sys.argv[2:])))
+        sys.exit()
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

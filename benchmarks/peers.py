@@ -1,7 +1,8 @@
 """The loaders that are compared: `PEERS[workload][name](workload, threads)` gives `epoch(i)`, an iterable of batches.
 
 Every peer reads the same data, draws the same kind of boxes and delivers the same shapes and dtypes; what differs is said
-in `DIFFERS`. A module beside this one that defines PEERS, BATCH, MODULE and PREPARE by workload is found by being in `MORE`.
+in `DIFFERS`. A module beside this one that defines PEERS, BATCH, PREPARE and DIFFERS by workload, and MODULE by peer, is
+found by being in `MORE`.
 """
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from . import data, image_peers
-from .image_peers import DIFFERS, Epochs
+from .image_peers import Epochs
 
 HERE = Path(__file__).parent
 CIFAR_MEAN, CIFAR_STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-MORE = ("token_peers", "table_peers", "audio_peers")
+MORE = ("token_peers", "table_peers", "audio_peers", "tf_peers")
 
 
 def ours(workload: str, threads: int) -> Epochs:
@@ -95,6 +96,7 @@ def torch_records(workload: str, threads: int) -> Epochs:
 BATCH: dict[str, int] = {**image_peers.BATCH, "W4": 512}
 PREPARE: dict[str, Callable[[], Any]] = {
     "W1": data.images, "W1u8": data.images, "W2": data.images, "W3": data.large, "W3full": data.large, "W4": data.cifar}
+DIFFERS: dict[str, dict[str, str]] = {workload: image_peers.DIFFERS for workload in image_peers.BATCH}
 MODULE: dict[str, str] = {**image_peers.MODULE, "torch-batched": "torch", "torch-records": "torch"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
     **{workload: {"pipec": ours, **image_peers.PEERS} for workload in image_peers.BATCH},

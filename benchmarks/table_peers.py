@@ -172,5 +172,5 @@ PREPARE = {"W6": prepare}
 MODULE = {"polars": "polars", "pyarrow": "pyarrow", "pandas": "pandas", "torch-arrow": "torch"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
     "W6": {"pipec": ours, "polars": polars, "pyarrow": arrow, "pandas": pandas, "torch-arrow": torch_arrow}}
-DIFFERS = {"polars": "its own hash, which another version may change", "pyarrow": "CRC-32 of texts",
-           "torch-arrow": "CRC-32 of texts"}
+DIFFERS = {"W6": {"polars": "its own hash, which another version may change", "pyarrow": "CRC-32 of texts",
+                  "torch-arrow": "CRC-32 of texts"}}

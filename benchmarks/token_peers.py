@@ -84,25 +84,6 @@ def torch_records(workload: str, threads: int) -> Epochs:
     return lambda _: loader
 
 
-def tf_batched(workload: str, threads: int) -> Epochs:
-    """tf.data over window numbers, each batch one gather."""
-    import numpy as np
-    import tensorflow as tf
-
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    ids = tf.constant(np.fromfile(data.FOLDER / "tokens.bin", np.uint16))
-    count = (TOKENS - 1) // LENGTH
-    steps = tf.range(LENGTH + 1, dtype=tf.int64)
-
-    def windows(numbers: Any) -> Any:
-        found = tf.cast(tf.gather(ids, numbers[:, None] * LENGTH + steps), tf.int64)
-        return found[:, :-1], found[:, 1:]
-
-    made = tf.data.Dataset.range(count).shuffle(count, reshuffle_each_iteration=True).batch(BATCH["W5"], drop_remainder=True)
-    return lambda _: made.map(windows, num_parallel_calls=threads).prefetch(2)
-
-
 def grain_records(workload: str, threads: int) -> Epochs:
     """Grain's loader with worker processes."""
     import grain.python as grain
@@ -173,10 +154,10 @@ def plain_c(workload: str, threads: int) -> Epochs:
 
 BATCH = {"W5": 64, "W4": 512}
 PREPARE = {"W5": prepare}
-MODULE = {"torch-batched": "torch", "torch-records": "torch", "tf.data-batched": "tensorflow", "grain": "grain",
-          "plain C": "numpy"}
-DIFFERS = {"plain C": "no loader: one thread, random numbers from xorshift, eight batches written in turn"}
+MODULE = {"torch-batched": "torch", "torch-records": "torch", "grain": "grain", "plain C": "numpy"}
+_ALONE = {"plain C": "no loader: one thread, random numbers from xorshift, eight batches written in turn"}
+DIFFERS = {"W4": _ALONE, "W5": _ALONE}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
-    "W5": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records, "tf.data-batched": tf_batched,
-           "grain": grain_records, "plain C": plain_c},
+    "W5": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records, "grain": grain_records,
+           "plain C": plain_c},
     "W4": {"plain C": plain_c}}
