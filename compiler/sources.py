@@ -67,6 +67,9 @@ KINDS: dict[str, Kind] = {
                 note="`header=false` names columns by number, from 0; `nulls` lists spellings of missing values,"
                      " `nulls_of` those of one column (\"age=-1\");"
                      " `f32[3] from \"x{1..3}\"` is three columns as one field"),
+    "tsv": Kind("text tables with a header line and tabs between fields", (*PLAIN, "text", "path"), tensors=False, stacks=True,
+                gaps=True, options={"header": _BOOL, "nulls": _TEXTS, "nulls_of": _TEXTS, **_STREAM},
+                note="`csv` with tabs"),
     "jsonl": Kind("one JSON object per line", (*PLAIN, "text", "path"), gaps=True, options=_STREAM,
                   note="`from \"a.b\"` is b of the object a"),
     "lines": Kind("one record per line of a text file", ("text", "bytes"), tensors=False, columns=1, options=_STREAM),
@@ -74,7 +77,7 @@ KINDS: dict[str, Kind] = {
 }
 ELSEWHERE = {  # what other tools call these
     "webdataset": "tar", "wds": "tar", "imagefolder": "folder", "image_folder": "folder", "numpy": "npz", "memmap": "bin",
-    "feather": "arrow", "json": "jsonl", "text": "lines", "txt": "lines", "tsv": "csv", "tars": "tar",
+    "feather": "arrow", "json": "jsonl", "text": "lines", "txt": "lines", "tars": "tar",
 }
 
 

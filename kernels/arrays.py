@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .cached import Pinned, Writer
 from .remote import shared
-from .sources import DAMAGE, FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, expand, shown
+from .sources import DAMAGE, FILE_SHIFT, FLOATS, INTEGERS, Column, SourceError, files_of, shown
 from .storage import Files
 
 SMALL = 16 << 20   # bytes of an array that is unpacked in memory
@@ -34,7 +34,7 @@ class ArraySource:
     """
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.files = Files(expand(paths))
+        self.files = Files(files_of(paths))
         self.paths = [self.files.shown_path(n) for n in range(len(self.files.paths))]
         self.columns = list(columns)
         self.pinned: list[Pinned] = []

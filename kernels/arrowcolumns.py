@@ -136,7 +136,7 @@ class Lists:
             raise ValueError("its lists are damaged")
         if self.depth == 0 and self.w.missing:
             self.gone = gone
-        else:
+        elif self.depth or isinstance(self.w.element[0], int):   # else it is a list without elements
             self.mark(gone, MISSING)
         counts = np.diff(self.each)
         some = counts > 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .columns import Wanted, wanted
 from .ops import BadRecord
-from .sources import Column, SourceError, expand, row_ids
+from .sources import Column, SourceError, files_of, row_ids
 from .storage import Files
 
 
@@ -22,7 +22,7 @@ class BinarySource:
     """Records of all files, in the order of the files. The option `layout` lists all fields where a schema has several."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.files = Files(expand(paths))
+        self.files = Files(files_of(paths))
         self.paths = [self.files.shown_path(n) for n in range(len(self.files.paths))]
         self.here = [self.files.local(n) for n in range(len(self.paths))]   # remote ones are copied into the cache
         self.fields = {w.field: w for w in map(wanted, columns)}

@@ -17,7 +17,7 @@ from .columns import Wanted, absent, stack_values, text_array, wanted
 from .lines import read_rows
 from .ops import BadRecord
 from .rows import Rows
-from .sources import INTEGERS, Column, SourceError, expand, number_of, row_ids
+from .sources import INTEGERS, Column, SourceError, files_of, number_of, row_ids
 
 Cell = tuple[bytes, bool]   # (content, was it quoted)
 
@@ -26,7 +26,7 @@ class CsvSource:
     """Rows of all files. Columns are found by the header line's names, without one by their number from 0."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(paths)
+        self.paths = files_of(paths)
         self.delimiter = _delimiter(str(options.get("delimiter", ",")))
         self.nulls = {b"", *(str(n).encode("utf-8") for n in options.get("nulls", ()))}
         self.wanted = [wanted(c) for c in columns]
@@ -82,9 +82,21 @@ class CsvSource:
         error = absent(path, "column", alternatives, names, w.field)
         if not header:
             error.notes = ('columns without a header line are named by number: from "0"', *error.notes)
+        elif alternatives[0].isdigit():
+            error.notes = (*error.notes, "`header=false` reads tables without a header line, their columns by number")
         elif len(names) == 1:
-            error.notes = (*error.notes, f'the delimiter is "{self.delimiter.decode()}"; `delimiter=` says otherwise')
+            error.notes = (*error.notes, self._other_delimiter(names[0]))
         raise error
+
+    def _other_delimiter(self, line: str) -> str:
+        """What to say of a header line that is one name."""
+        other = next((d for d in "\t;|," if d in line and d.encode() != self.delimiter), None)
+        mine = self.delimiter.decode().replace("\t", "\\t")
+        if other is None:
+            return f'the delimiter is "{mine}"; `delimiter=` says otherwise'
+        if other == "\t":
+            return f'the delimiter is "{mine}", and this line has tabs: `tsv` reads such tables'
+        return f'the delimiter is "{mine}", and this line has `{other}`: delimiter="{other}"'
 
     def _cells(self, raw: bytes) -> list[Cell]:
         """The fields of one row. Raises BadRecord."""
@@ -97,6 +109,8 @@ class CsvSource:
             match = self.field.match(raw, at)
             if match is None:
                 wrong = "is never closed" if raw[at : at + 1] == b'"' and _open(raw, at) else "is followed by more of its field"
+                if b'\\"' in raw:
+                    wrong += ': a quote inside it is written `""`, not `\\"`'
                 raise BadRecord("E0801", f"a quoted field {wrong}")
             quoted = match[1] is not None
             cells.append((match[1].replace(b'""', b'"') if quoted else match[2], quoted))
@@ -174,6 +188,13 @@ class CsvSource:
 
     def arrays(self) -> None:
         return None
+
+
+class TsvSource(CsvSource):
+    """The same with tabs between fields."""
+
+    def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
+        super().__init__(paths, {"delimiter": "\t", **options}, columns)
 
 
 class _Odd(Exception):

@@ -1,7 +1,8 @@
 """`jsonl`: one JSON object per line. Only LF ends a line; one CR before it is dropped, blank lines are passed over.
 
 A column is a key, or a path: `"a.b"` is b of the object a, and of a list of objects the list of their b. A key that is
-absent, or null, is missing. Of a key that stands twice the last counts. Numbers are exact; a text is no number.
+absent, or null, is missing, a list of any length then empty. Of a key that stands twice the last counts. Numbers are
+exact; a text is no number.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .columns import Wanted, absent, stack_values, text_array, wanted
 from .lines import read_rows
 from .ops import BadRecord
 from .rows import Rows
-from .sources import FLOATS, INTEGERS, Column, expand, row_ids
+from .sources import FLOATS, INTEGERS, Column, files_of, row_ids
 
 PROBED = 100   # lines that are read to see which keys there are
 
@@ -25,7 +26,7 @@ class JsonlSource:
     """Objects of all files, in the order of the files."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(paths)
+        self.paths = files_of(paths)
         self.rows = Rows(self.paths, stream=bool(options.get("stream")))
         self.wanted = [wanted(c) for c in columns]
         self._probe()
@@ -78,10 +79,23 @@ def _object(raw: bytes) -> dict[str, Any]:
     except RecursionError:
         raise BadRecord("E0801", "this line is nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRecord("E0801", f"this line is no JSON: {str(error).removeprefix('JSON is malformed: ')[:120]}") from None
+        raise BadRecord("E0801", f"this line is no JSON: {_malformed(raw, str(error))}") from None
     if not isinstance(found, dict):
-        raise BadRecord("E0801", f"this line is {_kind(found)}, not an object")
+        more = ": `jq -c '.[]'` makes lines of a list of objects" if isinstance(found, list) else ""
+        raise BadRecord("E0801", f"this line is {_kind(found)}, not an object{more}")
     return found
+
+
+def _malformed(raw: bytes, said: str) -> str:
+    """What is wrong with a line, and where it is a habit of other tools, what to do."""
+    text = raw.strip()
+    if not text:
+        return "it holds only spaces"
+    if text in (b"[", b"{") or (text[:1] == b"[" and text[-1:] == b","):
+        return "an object stands on a line of its own: `jq -c '.[]'` (or `jq -c .`) writes a file so"
+    if any(word in text for word in (b"NaN", b"Infinity")):
+        return f"{said.removeprefix('JSON is malformed: ')[:120]}; JSON has no NaN and no Infinity: write null"
+    return said.removeprefix("JSON is malformed: ")[:120]
 
 
 def _field(record: dict[str, Any], w: Wanted) -> Any:
@@ -160,8 +174,14 @@ def _value(value: Any, w: Wanted) -> Any:
     return _numbers([value], w)[0]
 
 
+def _short(value: Any) -> str:
+    """A plain JSON value as it is written, its beginning where it is long."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text[:20] + ("…" if len(text) > 20 else "")
+
+
 def _wrong(value: Any, w: Wanted) -> BadRecord:
-    shown = "" if isinstance(value, dict | list) else f" ({str(value)[:20]})"
+    shown = "" if isinstance(value, dict | list) else f" ({_short(value)})"
     return BadRecord("E0801", f"`{w.field}` is {_kind(value)}{shown}, not {w.word}")
 
 
@@ -175,7 +195,7 @@ def _numbers(values: list[Any], w: Wanted) -> NDArray[Any]:
         info = np.iinfo(w.dtype)
         wrong = next((v for v in values if not info.min <= v <= info.max), None)
         if wrong is not None:
-            raise BadRecord("E0801", f"`{w.field}` holds {str(wrong)[:24]}, which doesn't fit {w.word}")
+            raise BadRecord("E0801", f"`{w.field}` holds {_short(wrong)}, which doesn't fit {w.word}")
     with np.errstate(over="ignore"):
         try:
             return np.array(list(map(float, values)) if w.word in FLOATS or w.word == "bf16" else values).astype(w.dtype)
@@ -186,12 +206,13 @@ def _numbers(values: list[Any], w: Wanted) -> NDArray[Any]:
 def _tensor(value: Any, w: Wanted) -> Any:
     """Nested lists of equal lengths as an array. Raises BadRecord."""
     if value is None:
-        if not w.missing:
+        if not w.missing and isinstance(w.element[0], int):
             raise BadRecord("E0602", f"`{w.field}` is missing or null, and {w.text} has no `?`")
         shape = tuple(d if isinstance(d, int) else 0 for d in w.element)
         if w.dtype is None:
             return text_array([None] * int(np.prod(shape)), shape, w)
-        return np.ma.MaskedArray(np.zeros(shape, w.dtype), np.ones(shape, np.bool_))
+        zeros = np.zeros(shape, w.dtype)
+        return np.ma.MaskedArray(zeros, np.ones(shape, np.bool_)) if w.missing else zeros
     level, sizes = [value], []
     for dim in w.element:
         wrong = next((v for v in level if type(v) is not list), value)

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from .columns import wanted
 from .ops import BadRecord
 from .rows import Rows
-from .sources import Column, expand, row_ids
+from .sources import Column, files_of, row_ids
 
 
 class LinesSource:
     """Lines of all files, in the order of the files. The field's name is free; its type is `text` or `bytes`."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.rows = Rows(expand(paths), blanks=True, stream=bool(options.get("stream")))
+        self.rows = Rows(files_of(paths), blanks=True, stream=bool(options.get("stream")))
         self.fields = [wanted(c) for c in columns]
 
     def __len__(self) -> int:

@@ -51,7 +51,7 @@ def indexed(files: Files, number: int, delimiter: bytes | None, blanks: bool) ->
         if found is not None:
             return found
         with files.open(number) as file:
-            _refuse_foreign(path, file.read(4))
+            _refuse_foreign(path, file.read(6), blanks)
         if files.size(number) < KEPT_FROM and number not in files.far:
             return _scan(files, number, delimiter, blanks)
     except OSError as error:
@@ -62,11 +62,16 @@ def indexed(files: Files, number: int, delimiter: bytes | None, blanks: bool) ->
     return _load(at) or _scan(files, number, delimiter, blanks)
 
 
-def _refuse_foreign(path: str, start: bytes) -> None:
+def _refuse_foreign(path: str, start: bytes, any_bytes: bool) -> None:
     if start[:2] == b"PK":
         raise SourceError("E0810", f"`{path}` is a zip archive: unpack it (gzip, zstd, bzip2 and xz files are read as they are)")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise SourceError("E0810", f"`{path}` is UTF-16 text: convert it to UTF-8")
+    binary = {b"PAR1": "a Parquet file: `parquet` reads it", b"ARRO": "an Arrow file: `arrow` reads it"}.get(start[:4])
+    if binary:
+        raise SourceError("E0810", f"`{path}` is {binary}")
+    if b"\0" in start and not any_bytes:
+        raise SourceError("E0810", f"`{path}` is no text: byte {start.index(0)} is 0", ("UTF-16 must be converted to UTF-8",))
 
 
 def _save(to: str, files: Files, number: int, delimiter: bytes | None, blanks: bool) -> None:

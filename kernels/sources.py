@@ -33,8 +33,8 @@ KINDS = {  # kinds of sources, and the class that reads them
     "tar": ("tar", "TarSource"), "folder": ("folder", "FolderSource"), "files": ("files", "FilesSource"),
     "audio": ("files", "AudioSource"), "npz": ("arrays", "ArraySource"), "npy": ("arrays", "ArraySource"),
     "bin": ("binary", "BinarySource"), "parquet": ("parquet", "ParquetSource"), "arrow": ("arrow", "ArrowSource"),
-    "csv": ("csvtext", "CsvSource"), "jsonl": ("jsonl", "JsonlSource"), "lines": ("lines", "LinesSource"),
-    "lmdb": ("lmdb", "LmdbSource"),
+    "csv": ("csvtext", "CsvSource"), "tsv": ("csvtext", "TsvSource"), "jsonl": ("jsonl", "JsonlSource"),
+    "lines": ("lines", "LinesSource"), "lmdb": ("lmdb", "LmdbSource"),
 }
 READABLE = tuple(KINDS)  # kinds that `open_source` opens
 FILE_SHIFT = 40  # a record's id is its file's number << 40 | its number in the file
@@ -109,6 +109,25 @@ def expand(paths: Sequence[str]) -> list[str]:
         raise SourceError("E0810", f"`{special}` is no file but a pipe, a socket or a device",
                           ("records are read by their place, so write its content to a file first",))
     return found
+
+
+def files_of(paths: Sequence[str]) -> list[str]:
+    """Files matched by paths, for sources that read no folders. Raises SourceError E0810, also where one is a folder."""
+    found = expand(paths)
+    folder = next((p for p in found if os.path.isdir(p)), None)
+    if folder is not None:
+        raise SourceError("E0810", f"`{folder}` is a folder", _inside(folder))
+    return found
+
+
+def _inside(folder: str) -> tuple[str, ...]:
+    """A note with the pattern that matches the files in a folder, if they end alike."""
+    for below, _, names in os.walk(folder):
+        ends = [os.path.splitext(n)[1] for n in names if not n.startswith((".", "_"))]
+        if ends:
+            deep = "" if below == folder else "**/"
+            return (f'its files: "{os.path.join(folder, deep)}*{max(ends, key=ends.count)}"',)
+    return ("there are no files in it",)
 
 
 def _special(path: str) -> bool:

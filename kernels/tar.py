@@ -19,7 +19,7 @@ from . import kept
 from .compressed import Damaged
 from .fetch import every
 from .ops import BadRecord
-from .sources import FILE_SHIFT, Column, SourceError, expand, shown, stacked, value_of
+from .sources import FILE_SHIFT, Column, SourceError, files_of, shown, stacked, value_of
 from .storage import Files
 
 BLOCK = 512
@@ -158,7 +158,7 @@ class TarSource:
     """All samples of all shards, in the order of the shards' names and within them."""
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, Any], columns: Sequence[Column]):
-        self.paths = expand(paths)
+        self.paths = files_of(paths)
         self.files = Files(self.paths, stream=bool(options.get("stream")))
         slow = bool(self.files.far) or any(not p.endswith(".tar") for p in self.paths)
         work = partial(indexed, self.files)

@@ -208,7 +208,7 @@ def test_what_csv_refuses(tmp_path):
     for start, said in ((b"", "no header line"), (b"\x1f\x8b\x08", "can't be unpacked"), ("a\n".encode("utf-16"), "UTF-16")):
         path.write_bytes(start)
         assert said in refused("E0810", "csv", path, "a: i64")
-    assert "no file" in refused("E0810", "csv", tmp_path, "a: i64")
+    assert "is a folder" in refused("E0810", "csv", tmp_path, "a: i64")
 
 
 def test_the_index_is_right_at_the_edges_of_blocks_and_kept(tmp_path, monkeypatch):
@@ -338,7 +338,8 @@ def test_structs_and_lists(table):
     assert column(table(data, "m: i64[n, 2]"), "m") == [[[1, 2], [3, 4]], [], [[5, 6]], "the lists in `m` have unlike lengths"]
     assert column(table(data, "f: f64?[2]"), "f") == [
         [1, 2], [3, None], [None, None], "`f` has shape [1], the schema says f64?[2]"]
-    assert column(table(data, "f: f64[_]"), "f")[1].startswith("`f` is missing here")
+    assert column(table(data, "f: f64[_]"), "f")[1:] == ["`f` is missing here (null), and f64[_] has no `?`", [], [4]]
+    assert column(table(data, "f: f64[2]"), "f")[2] == "`f` is missing here (null), and f64[2] has no `?`"
     assert column(table(data, "u: i64?[k] from o.u"), "u") == [[1, 2], [], [3], [None]]
     assert column(table(data, "v: i64[k, 2] from o.v"), "v")[:3] == [[[1, 2], [3, 4]], [], [[5, 6]]]
 
@@ -592,3 +593,47 @@ def test_texts_of_several_row_groups(tmp_path):
     assert_compiled_is_interpreted(tmp_path / "p.pipe")
     (tmp_path / "q.pipe").write_text((tmp_path / "p.pipe").read_text().replace("  shuffle()\n", ""))
     assert_compiled_is_interpreted(tmp_path / "q.pipe", epochs=(0,))
+
+
+def test_texts_in_encodings_that_are_no_dictionaries(tmp_path):
+    for name, encoding in (("a", "DELTA_BYTE_ARRAY"), ("b", "DELTA_LENGTH_BYTE_ARRAY"), ("c", "PLAIN")):
+        pq.write_table(pa.table({"t": ["x", None, "xy"], "n": [1, 2, 3]}), tmp_path / f"{name}.parquet", use_dictionary=False,
+                       column_encoding={"t": encoding, "n": "DELTA_BINARY_PACKED"}, row_group_size=2)
+    found = all_of(opened("parquet", tmp_path / "*.parquet", "t: text?", "n: i64"))
+    assert found == [{"t": "x", "n": 1}, {"t": None, "n": 2}, {"t": "xy", "n": 3}] * 3
+
+
+def test_folders_name_the_files_in_them(tmp_path):
+    (tmp_path / "parts" / "year=1").mkdir(parents=True)
+    (tmp_path / "parts" / "_SUCCESS").write_text("")
+    with pytest.raises(SourceError) as caught:
+        opened("parquet", tmp_path / "parts", "a: i64")
+    assert caught.value.notes == ("there are no files in it",)
+    (tmp_path / "parts" / "year=1" / "a.parquet").write_text("")
+    for kind in ("tar", "npy", "bin", "parquet", "csv", "tsv", "jsonl", "lines"):
+        with pytest.raises(SourceError, match="is a folder") as caught:
+            opened(kind, tmp_path / "parts", "a: i64")
+        assert caught.value.notes == (f'its files: "{tmp_path}/parts/**/*.parquet"',)
+
+
+@pytest.mark.parametrize("line, note", [
+    ("a;b", 'the delimiter is ",", and this line has `;`: delimiter=";"'),
+    ("a\tb", 'the delimiter is ",", and this line has tabs: `tsv` reads such tables'),
+    ("x", 'the delimiter is ","; `delimiter=` says otherwise')])
+def test_delimiters_are_guessed_for_the_message_only(tmp_path, line, note):
+    (tmp_path / "x.csv").write_text(line + "\n1\n")
+    with pytest.raises(SourceError) as caught:
+        opened("csv", tmp_path / "x.csv", "a: i64")
+    assert caught.value.notes[-1] == note
+
+
+def test_habits_of_other_tools_are_named(tmp_path):
+    (tmp_path / "x.csv").write_text('a,b\n1,"say \\"hi\\""\n')
+    assert "a quote inside it is written" in column(opened("csv", tmp_path / "x.csv", "b: text"), "b")[0]
+    (tmp_path / "x.tsv").write_text('a\tb\n1\t"x\ty"\n')
+    assert all_of(opened("tsv", tmp_path / "x.tsv", "a: i64", "b: text")) == [{"a": 1, "b": "x\ty"}]
+    (tmp_path / "x.jsonl").write_text('{"a": NaN, "l": null}\n   \n{"a": true}\n[{"a": 1}]\n')
+    assert column(opened("jsonl", tmp_path / "x.jsonl", "a: f64"), "a") == [
+        "this line is no JSON: invalid character (byte 6); JSON has no NaN and no Infinity: write null",
+        "this line is no JSON: it holds only spaces", "`a` is a bool (true), not f64",
+        "this line is a list, not an object: `jq -c '.[]'` makes lines of a list of objects"]
