@@ -19,6 +19,12 @@ def _own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def runtime(tmp_path, monkeypatch):
+    """Servers and who looks for them meet in a folder of this test's own."""
+    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+
+
 def picture(rng, height, width):
     """A smooth random photo, so that JPEG and resizing behave as on real ones."""
     small = rng.integers(0, 256, (max(2, height // 16), max(2, width // 16), 3), np.uint8)

@@ -14,6 +14,16 @@ from pipec.runtime.loader import Loader
 from pipec.runtime.plan import Column, Plan, Program, Segment, Start
 
 WIDTH = 30_011
+PATIENT = 120                          # seconds until a test gives up: the machine may be busy
+
+
+def until(condition, told=lambda: "it never came"):
+    """Look again and again; its value."""
+    end = time.monotonic() + PATIENT
+    while not (value := condition()):
+        assert time.monotonic() < end, told()
+        time.sleep(0.02)
+    return value
 
 
 def plan(rows=1000, width=WIDTH, batch=32, **options):
@@ -83,7 +93,7 @@ class Progress:
 class Below:
     """Batches that are plain runs of rows."""
 
-    drops_smaller = False
+    drops_smaller, stacks = False, True
 
     def __init__(self, plan):
         self.batch_size = plan.below[1].start.options["n"]

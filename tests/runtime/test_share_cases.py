@@ -16,10 +16,7 @@ import fakes
 from served import consumer, layout_of, report, serving
 from test_sharing import epoch_of, together
 
-
-@pytest.fixture(autouse=True)
-def runtime(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 @pytest.mark.parametrize(("chunk", "batches"), [(64, (32, 32)), (64, (64, 64)), (8, (10, 12, 20)), (8, (8, 10, 12, 20, 320))])
@@ -46,11 +43,11 @@ def test_who_keeps_too_much_gets_an_error_and_others_go_on(monkeypatch):
         keeper, other = consumer(server, 8), consumer(server, 8)
 
         def keeps():
-            kept, started = [], time.monotonic()
+            kept = []
             with pytest.raises(DataError, match=r"E0808: .* batches are still held and fill the ring") as caught:
                 for batch in keeper:
                     kept.append(batch)
-            assert time.monotonic() - started < 20 and "allowed" in str(caught.value)
+            assert "allowed" in str(caught.value)
             labels = [label for batch in kept for label in batch.label.tolist()]
             assert labels == list(range(len(labels))) and keeper.state_dict()["next"] == len(labels)
             del batch
@@ -69,20 +66,20 @@ def test_the_last_epochs_may_take_as_long_as_they_like(monkeypatch):
         loader = consumer(server, 8)
         batches = iter(loader)
         next(batches)
-        time.sleep(0.5)
-        assert report(server).state == "finished"
+        fakes.until(lambda: report(server).state == "finished")
+        time.sleep(0.3)                                   # longer than one that hurries would stay
         with pytest.raises(DataError, match="E0833"):
             consumer(server, 8)
         del batches                                       # left early: the next epoch is there
         assert [epoch_of(loader, 64) for _ in range(2)] == [[1000 * e + k for k in range(60)] for e in (1, 2)]
         with pytest.raises(DataError, match="E0833"):
             epoch_of(loader, 64)
-        server.thread.join(10)
+        server.thread.join(fakes.PATIENT)
         assert not server.thread.is_alive()
     with serving(plan=fakes.plan(rows=60, width=64), most=64, epochs=3) as server:
         next(iter(consumer(server, 8)))
         server.stop()                                     # told to end, it doesn't wait for ever
-        server.thread.join(10)
+        server.thread.join(fakes.PATIENT)
         assert not server.thread.is_alive()
 
 

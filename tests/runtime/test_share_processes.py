@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,15 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fakes
 from pipec.runtime import rendezvous
 from pipec.runtime.errors import DataError
-from served import consumer, report, serving
+from served import consumer, report, serving, storm
 
 TRAINER = Path(__file__).parent / "trainer.py"
 PLAN = {"rows": 400, "width": 3001}
 
 
-@pytest.fixture(autouse=True)
-def runtime(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 class Trainer:
@@ -53,16 +50,25 @@ class Trainer:
     def state(self):
         return next(line["state"] for line in self.lines() if isinstance(line, dict) and "state" in line)
 
-    def reaches(self, count, seconds=60):
-        """Wait until it has this many records."""
-        until = time.monotonic() + seconds
-        while len(self.labels()) < count:
-            assert time.monotonic() < until and self.process.poll() is None, (len(self.labels()), self.errors())
-            time.sleep(0.02)
+    def is_ready(self):
+        """Wait until it has its place in the stream."""
+        fakes.until(lambda: (self.path.exists() and self.path.read_text()) or self.process.poll() is not None)
+        assert self.process.poll() is None
         return self
 
-    def ends(self, seconds=60):
-        assert self.process.wait(seconds) == 0
+    def reaches(self, count):
+        """Wait until it has this many records."""
+        def there():
+            ended = self.process.poll() is not None       # first, or it might write its last ones and end in between
+            labels = self.labels()
+            assert len(labels) >= count or not ended, (len(labels), self.errors())
+            return len(labels) >= count
+
+        fakes.until(there, lambda: f"{len(self.labels())} records of {count}")
+        return self
+
+    def ends(self):
+        assert self.process.wait(fakes.PATIENT) == 0
         return self.labels()
 
     def kill(self):
@@ -77,28 +83,32 @@ def epochs(count, rows=PLAN["rows"]):
 @pytest.mark.parametrize("fork", [False, True])
 def test_a_killed_consumer_stops_nobody(tmp_path, fork):
     """Also one whose forked child lives on, with its socket and its mappings."""
+    gate = tmp_path / "gate"
     with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2) as server:
-        victim = Trainer(tmp_path, name=server.settings.name, batch=8, keep=3, stop_at=4, fork=fork)
+        victim = Trainer(tmp_path, name=server.settings.name, batch=8, keep=3, stop_at=32, fork=fork, gate=str(gate), gate_at=400)
         other = Trainer(tmp_path, name=server.settings.name, batch=5, epochs=2)
         victim.reaches(32)
-        time.sleep(0.3)                                   # the ring is full now, and the other one waits
+        fakes.until(lambda: any(m.blocked and m.pid == victim.process.pid for m in report(server).members))   # others wait
         victim.kill()
         assert other.ends() == epochs(2)
         assert any("process has ended" in line or "has left" in line for line in server.lines)
+    gate.touch()
 
 
 @pytest.mark.parametrize("when_slow", ["wait", "drop", "skip"])
 def test_a_stopped_consumer(tmp_path, when_slow):
-    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=0.5) as server:
+    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=1e6) as server:
         gate = tmp_path / "gate"
-        stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow, sleep=0.02)
+        stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow)
         other = Trainer(tmp_path, name=server.settings.name, batch=5, gate=str(gate))
         stopped.reaches(16)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         gate.touch()                                      # only now, or it might overtake the other one before
+        server.writer.patience = 0.3                      # nor is it sent away before
         try:
             if when_slow == "wait":
-                time.sleep(1.5)
+                other.reaches(16)
+                time.sleep(0.5)
                 assert other.process.poll() is None and len(other.labels()) < PLAN["rows"]
             else:
                 assert other.ends() == epochs(1)
@@ -123,36 +133,35 @@ def test_a_consumer_that_holds_the_interpreter_lock_loses_nothing(tmp_path):
         assert busy.ends() == other.ends() == epochs(1)
 
 
-def server_pid(name):
-    return rendezvous.look(name).pid
-
-
 def test_a_shared_server_that_is_killed_is_started_again(tmp_path):
     """Nobody sees an error, nothing is lost or doubled, whoever is ahead."""
-    plan = {**PLAN, "slow": 0.001}
-    trainers = [Trainer(tmp_path, name="auto", share=True, plan=plan, batch=batch, epochs=2, linger=1.0) for batch in (8, 5, 32)]
+    start, killed = tmp_path / "start", tmp_path / "killed"
+    trainers = [Trainer(tmp_path, name="auto", share=True, batch=batch, epochs=2, linger=1.0, start=str(start), **gate)
+                for batch, gate in ((8, {}), (5, {"gate": str(killed), "gate_at": 100}), (32, {}))]
     for trainer in trainers:
+        trainer.is_ready()
+    start.touch()
+    for trainer in trainers:                              # the slowest one stands still, so none of them comes to the end
         trainer.reaches(100)
-    first = server_pid("auto")
-    os.kill(first, signal.SIGKILL)
+    os.kill(rendezvous.look("auto", fakes.PATIENT).pid, signal.SIGKILL)
+    killed.touch()
     for trainer in trainers:
         assert trainer.ends() == epochs(2) and not trainer.errors()
-    until = time.monotonic() + 20
-    while rendezvous.names():                             # the second one lingers, and ends
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    fakes.until(lambda: not rendezvous.names())           # the second one lingers, and ends
 
 
 def test_a_named_server_that_is_killed_resumes_exactly(tmp_path):
-    plan = fakes.plan(**PLAN)
+    plan, gate = fakes.plan(**PLAN), tmp_path / "gate"
     with serving(plan=plan, most=8, wait_for=2, name="named") as server:
-        trainers = [Trainer(tmp_path, name="named", batch=batch, epochs=2, sleep=0.02) for batch in (8, 5)]
+        trainers = [Trainer(tmp_path, name="named", batch=batch, epochs=2, gate=str(gate), gate_at=60) for batch in (8, 5)]
         for trainer in trainers:
             trainer.reaches(60)
         server.draining = True                            # as if it had gone: what was there is delivered first
         server.wake()
-    for trainer in trainers:
-        trainer.process.wait(30)
+        fakes.until(lambda: server.drain_until is not None)
+        gate.touch()
+        for trainer in trainers:
+            trainer.ends()
     states = [trainer.state() for trainer in trainers]
     with serving(plan=plan, most=8, wait_for=2, name="named"):
         again = [Trainer(tmp_path, name="named", batch=batch, epochs=2 - state["epoch"], state=state)
@@ -163,32 +172,7 @@ def test_a_named_server_that_is_killed_resumes_exactly(tmp_path):
 
 def test_attach_and_detach_again_and_again():
     with serving(plan=fakes.plan(rows=300, width=64, slow=0.0005), most=8) as server:
-        steady = consumer(server, 8)
-        leave, seen = threading.Event(), []
-
-        def reads():
-            while not leave.is_set():
-                for batch in steady:
-                    seen.extend(batch.label.tolist())
-                    if leave.is_set():
-                        return
-
-        reader = threading.Thread(target=reads)
-        reader.start()
-        before = len(os.listdir("/proc/self/fd"))
-        for k in range(60):
-            guest = consumer(server, 8, join="now")
-            if k % 3:
-                next(iter(guest))
-            guest.close()
-        leave.set()
-        reader.join(20)
-        assert not reader.is_alive() and seen == [1000 * (k // 300) + k % 300 for k in range(len(seen))]
-        until = time.monotonic() + 10
-        while len(report(server).members) > 1:            # it may still read that the last one left
-            assert time.monotonic() < until
-        assert len(os.listdir("/proc/self/fd")) <= before + 8
-        steady.close()
+        storm(server, 60)
 
 
 def test_many_consumers():

@@ -16,21 +16,32 @@ import numpy as np
 from pipec.runtime.errors import DataError
 from pipec.runtime.loader import Loader
 from pipec.runtime.server import Settings
+from pipec.runtime.session import Session
 from pipec.runtime.sharing import Server, Shared, Start
-from served import consumer, layout_of
+from served import consumer, layout_of, ranked
 
 
-def shared(name, plan, batch, linger):
+def shared(name, plan, batch, linger, rank):
     """As `pipec.open(share=True)`: whoever comes first starts the server."""
     layout = layout_of(plan, 32)
     settings = Settings(name=name, engine="fakes:Engine", linger=linger, fresh=True)
     stream = Shared(Server(name, Start(plan, layout, settings)), label="trainer", writable=False)
+    stream.own = lambda: Session(plan, layout, settings.engine, {"threads": 1}, "process", writable=False)
     stream.connect()
     below = fakes.Below(plan)
     below.batch_size = batch
-    made = Loader(plan, as_="numpy", stream=stream, below=below)
-    stream.ask_for("epoch", None)
+    made = Loader(plan, as_="numpy", stream=stream, below=below, ranks=ranked(stream, rank))
+    stream.ask_for("epoch", None, together=True)
     return made
+
+
+def wait_for(gate):
+    """Until there is this file, or whoever started us has gone."""
+    parent = os.getppid()
+    while not os.path.exists(gate):
+        if os.getppid() != parent:
+            sys.exit("nobody opens the gate")
+        time.sleep(0.01)
 
 
 def spin(seconds):
@@ -40,18 +51,26 @@ def spin(seconds):
         sum(range(3_000_000))
 
 
-def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, linger=5.0, sleep=0.0, hold=0.0, fork=False,
-         state=None, errors=3, keep=0, stop_at=None, gate=None):
+def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, linger=5.0, hold=0.0, fork=False,
+         state=None, errors=3, keep=0, stop_at=None, start=None, gate=None, gate_at=1, rank=None):
+    """`start`: a file that has to be there before the first batch; `gate`: and one to go on after `gate_at` records.
+    `stop_at`: records after which it writes its state and stays as it is. `fork`: with a child that holds what its parent
+    had until there is the file `gate`. `rank`: (which, of how many)."""
     plan = fakes.plan(**plan)
     width = plan.rows[0].dims[0]
-    loader = shared(name, plan, batch, linger) if share else consumer(name, batch, when_slow=when_slow, plan=plan, state=state)
-    if fork and os.fork() == 0:                           # a child that holds what its parent had
-        time.sleep(30)
+    loader = shared(name, plan, batch, linger, rank) if share else consumer(
+        name, batch, when_slow=when_slow, plan=plan, state=state, rank=rank)
+    if fork and os.fork() == 0:
+        fakes.until(lambda: os.path.exists(gate))
         os._exit(0)
     kept = []
-    done = count = 0
+    done = count = seen = 0
     with open(ledger, "w", buffering=1) as out:
+        if start is not None:
+            loader._box.first()                           # it has its place
         print("ready", file=out)
+        if start is not None:
+            wait_for(start)
         while done < epochs:
             try:
                 for b in loader:
@@ -60,15 +79,14 @@ def main(name, ledger, plan, batch=32, epochs=1, when_slow="wait", share=False, 
                         assert np.array_equal(image[::61], expected[::61]), label
                     print(json.dumps([time.time(), b.label.tolist()]), file=out)
                     kept = [*kept, (b, b.image.copy())][-keep:] if keep else []
-                    count += 1
-                    if stop_at == count:
+                    count, seen = count + 1, seen + len(b.label)
+                    if stop_at is not None and seen >= stop_at:
                         print(json.dumps({"state": loader.state_dict()}), file=out)
-                        time.sleep(60)
-                    while gate is not None and not os.path.exists(gate):   # with its first batch
-                        time.sleep(0.01)
+                        wait_for("/nothing/opens/it")
+                    if gate is not None and seen >= gate_at:
+                        wait_for(gate)
                     if hold and count == 2:
                         spin(hold)
-                    time.sleep(sleep)
                 done += 1
             except DataError as error:
                 print(json.dumps({"error": str(error), "state": loader.state_dict()}), file=out)

@@ -1,4 +1,4 @@
-"""The proofs of sharing at full length: stops of 30 seconds, storms, a minute of noise, a batch kept for 1,000 steps, a
+"""The proofs of sharing at full length: stops of 30 seconds, storms, much noise, a batch kept for 1,000 steps, a
 thousand runs of the model."""
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,24 +14,23 @@ import pytest
 RUNTIME = Path(__file__).parent.parent / "runtime"
 sys.path.insert(0, str(RUNTIME))
 import fakes  # noqa: E402
-from served import consumer, report, serving  # noqa: E402
+from served import consumer, report, serving, storm  # noqa: E402
 from test_share_processes import PLAN, Trainer, epochs  # noqa: E402
 from test_sharing import epoch_of, together  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def runtime(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("when_slow", ["wait", "drop", "skip"])
 def test_stopped_for_30_seconds(tmp_path, when_slow):
-    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=5) as server:
-        stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow, sleep=0.02)
-        other = Trainer(tmp_path, name=server.settings.name, batch=5)
+    with serving(plan=fakes.plan(**PLAN), most=8, wait_for=2, patience=1e6) as server:
+        stopped = Trainer(tmp_path, name=server.settings.name, batch=8, when_slow=when_slow)
+        other = Trainer(tmp_path, name=server.settings.name, batch=5, gate=str(tmp_path / "gate"))
         stopped.reaches(16)
         os.kill(stopped.process.pid, signal.SIGSTOP)
+        (tmp_path / "gate").touch()                       # only now, or it might overtake the other one before
+        server.writer.patience = 5                        # nor is it sent away before
         try:
             time.sleep(30)
             if when_slow == "wait":
@@ -40,7 +38,7 @@ def test_stopped_for_30_seconds(tmp_path, when_slow):
                 member = next(m for m in report(server).members if m.pid == stopped.process.pid)
                 assert member.blocked > 20
             else:
-                assert other.ends(1) == epochs(1)
+                assert other.process.poll() == 0 and other.ends() == epochs(1)
         finally:
             os.kill(stopped.process.pid, signal.SIGCONT)
         seen = stopped.ends()
@@ -66,32 +64,9 @@ def test_a_lock_held_for_five_seconds(tmp_path):
 @pytest.mark.timeout(300)
 def test_500_come_and_go_in_a_minute():
     with serving(plan=fakes.plan(rows=300, width=64, slow=0.0005), most=8) as server:
-        steady, leave, seen = consumer(server, 8), threading.Event(), []
-
-        def reads():
-            while not leave.is_set():
-                for batch in steady:
-                    seen.extend(batch.label.tolist())
-                    if leave.is_set():
-                        return
-
-        reader = threading.Thread(target=reads)
-        reader.start()
-        before, started = len(os.listdir("/proc/self/fd")), time.monotonic()
-        for k in range(500):
-            guest = consumer(server, 8, join="now")
-            if k % 3:
-                next(iter(guest))
-            guest.close()
-        took = time.monotonic() - started
-        leave.set()
-        reader.join(20)
-        assert not reader.is_alive() and seen == [1000 * (k // 300) + k % 300 for k in range(len(seen))]
-        until = time.monotonic() + 10
-        while len(report(server).members) > 1:
-            assert time.monotonic() < until
-        assert took < 60 and len(os.listdir("/proc/self/fd")) <= before + 8
-        steady.close()
+        started = time.monotonic()
+        storm(server, 500)
+        assert time.monotonic() - started < 60
 
 
 @pytest.mark.timeout(300)
@@ -122,8 +97,8 @@ def long(*arguments, **environment):
 
 
 @pytest.mark.timeout(600)
-def test_a_minute_of_noise():
-    long("test_share_fuzz.py", "-k", "noise", PIPEC_FUZZ="60")
+def test_much_noise():
+    long("test_share_fuzz.py", "-k", "noise", PIPEC_FUZZ="4000")
 
 
 @pytest.mark.timeout(3600)
