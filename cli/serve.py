@@ -75,6 +75,9 @@ def ps(arguments: argparse.Namespace) -> int:
         return 0
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False, no_color=arguments.plain or "NO_COLOR" in os.environ).print(table)
+    for r in found:
+        for why in r.waits:
+            print(f"`{r.name}` waits: {why}")
     return 0
 
 

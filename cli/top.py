@@ -61,7 +61,8 @@ def _look(name: str) -> Report:
 
 def screen(now: Report, before: Report | None) -> RenderableType:
     """A report as a page; rates since the one before."""
-    parts: list[RenderableType] = [_head(now, before), Text(), _members(now, before), Text(), Text(in_words(now, before))]
+    parts: list[RenderableType] = [_head(now, before), Text(), _borders(now, before), Text(), _members(now, before), Text()]
+    parts += [Text(line) for line in in_words(now, before).splitlines()]
     bad = now.counts.bad[-5:]
     if bad:
         parts += [Text(), Text("bad records", style="bold")]
@@ -76,15 +77,32 @@ def rate(now: float, before: float, seconds: float) -> str:
 def _head(now: Report, before: Report | None) -> Table:
     table = Table.grid(padding=(0, 3))
     since = now.seconds - before.seconds if before else now.seconds
-    rows, written = (before.rows, before.bytes) if before else (0, 0)
-    per = now.bytes / now.rows if now.rows else 0
+    rows, waited = (before.rows, before.waited) if before else (0, 0.0)
     bad = sum(now.counts.bad_counts.values())
     table.add_row(f"[bold]{now.name}[/]", now.program, f"process {now.pid}", now.state)
     table.add_row("epoch", f"{now.epoch}, position {now.position:,}", "records/s", rate(now.rows, rows, since))
-    speed = show_size(int((now.bytes - written) / since)) if since > 0 else "0"
+    waits = min(1.0, (now.waited - waited) / since) if since > 0 else 0.0
     table.add_row("ring", f"{100 * now.fill // max(1, now.capacity)} % of {now.capacity:,} records, {show_size(now.total)}",
-                  "into the ring", f"{speed}/s, {per:,.0f} bytes a record")
+                  "producer waits", f"{100 * waits:.0f} %")
     table.add_row("bad records", f"{bad:,}", "refused peers", str(now.rejected))
+    return table
+
+
+def _borders(now: Report, before: Report | None) -> Table:
+    """What crosses each border, as `pipec explain` names them. A consumer takes views: its bytes aren't copied."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for name in ("border", "bytes/s", "a record"):
+        table.add_column(name, justify="left" if name == "border" else "right")
+    since = now.seconds - before.seconds if before else now.seconds
+    old = {m.number: m.taken for m in before.members} if before else {}
+    taken = sum(m.taken - old.get(m.number, 0) for m in now.members)
+    per = now.bytes / now.rows if now.rows else 0.0
+    read, written = (before.read or 0, before.bytes) if before else (0, 0)
+    for name, grown, each in (("disk → host", None if now.read is None else now.read - read, (now.read or 0) / max(1, now.rows)),
+                              ("host → ring", now.bytes - written, per),
+                              (f"ring → training loop{'s' * (len(now.members) != 1)}", taken * per, per)):
+        speed = f"{show_size(int(grown / since))}/s" if grown is not None and since > 0 else "–"
+        table.add_row(name, speed, f"{each:,.0f}" if grown is not None and now.rows else "–")
     return table
 
 
@@ -118,6 +136,10 @@ def share(now: Member, before: Member | None, what: str) -> str:
 
 def in_words(now: Report, before: Report | None) -> str:
     """Who waits for whom."""
+    return "\n".join(f"It waits: {why}." for why in now.waits) or _in_words(now, before)
+
+
+def _in_words(now: Report, before: Report | None) -> str:
     old = {m.number: m for m in before.members} if before else {}
     slow = [m for m in now.members if fraction(m, old.get(m.number), "blocked") > WAITS]
     waiting = [m for m in now.members if fraction(m, old.get(m.number), "waited") > WAITS]

@@ -192,7 +192,7 @@ class Member(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True, tag=True):
     """Server → anybody: how things are. `fill`: rows written and not released by all, of `capacity`. `waits`: whom
-    consumers wait for, in words."""
+    consumers wait for, in words. `read`: bytes from files, `bytes`: into the ring."""
 
     name: str
     pid: int
@@ -211,6 +211,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     rejected: int
     counts: Counts
     waits: tuple[str, ...] = ()
+    read: int | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

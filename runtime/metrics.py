@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 OF_SERVER = {
     "rows": ("records written into the ring", "counter"),
+    "read": ("bytes read from files", "counter"),
     "bytes": ("bytes written into the ring", "counter"),
     "fill": ("records in the ring that somebody still needs", "gauge"),
     "capacity": ("records that the ring has room for", "gauge"),
@@ -41,8 +42,11 @@ class Collector:
         kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         report = self.server.report()
         for name, (text, kind) in OF_SERVER.items():
+            value = getattr(report, name)
+            if value is None:                             # the system doesn't tell
+                continue
             family = kinds[kind](f"pipec_{name}", text, labels=["server"])
-            family.add_metric([report.name], getattr(report, name))
+            family.add_metric([report.name], value)
             yield family
         bad = CounterMetricFamily("pipec_bad", "bad records left out", labels=["server"])
         bad.add_metric([report.name], sum(report.counts.bad_counts.values()))

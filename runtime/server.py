@@ -30,6 +30,7 @@ from .places import Places
 from .plan import Plan
 from .ring import Writer
 from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, use_ring, weights_of
+from .traffic import Reading
 from .work import Work
 
 VERSION = f"{__version__}/1"           # of what is said over the socket
@@ -91,6 +92,7 @@ class Server:
 
     def _make_engine(self) -> None:
         settings = self.settings
+        self.reading = Reading()
         self.engine = make_engine(settings.engine, self.plan, {
             "threads": settings.threads, "allow_extern": settings.allow_extern, "processes": True})
         self.length = length_of(self.engine)
@@ -377,7 +379,8 @@ class Server:
             "waiting" if self.work.busy == "idle" else "running"
         return Report(self.settings.name, os.getpid(), self.plan.path, state, time.monotonic() - self.began_at, point.epoch,
                       point.next, head, writer.bytes, head - least, self.layout.capacity, self.layout.total, writer.waited,
-                      tuple(members), self.rejected, self._counts(), tuple(why for _, why in self.places.lacking()))
+                      tuple(members), self.rejected, self._counts(), tuple(why for _, why in self.places.lacking()),
+                      self.reading.count(self.engine))
 
 
 def run_server(server: Server) -> None:

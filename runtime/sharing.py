@@ -191,7 +191,8 @@ class Shared(Link):
         if self.joined is None:
             assert self.reader is not None
             while isinstance(joined := self.attachment.expect((Joined, Waits), FOREVER), Waits):
-                warnings.warn(f"this loader waits for its place in the stream: {joined.reason}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"this loader waits for its place in the stream: {joined.reason}", RuntimeWarning,
+                              stacklevel=_callers())
             assert isinstance(joined, Joined)
             self.reader.place(joined.row, joined.ends, joined.generation)
             self.joined, self.members = joined, joined.members
@@ -297,6 +298,14 @@ class Shared(Link):
             self.alone.close()
             self.alone = None
         self.leave()
+
+
+def _callers() -> int:
+    """How far up the user's code is, for a warning of our caller's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pipec."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def checked_plan(welcome: Welcome) -> Plan:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,11 +103,19 @@ def watched(pipec, address):
     """After the first epoch; the second one, the last, is in the ring."""
     status, out, _ = pipec("top", "demo", "--once", "--every", "0.1")
     assert status == 0, out
-    for words in ("#1", "when slow", "records/s", "finished", "Nobody waits"):
+    for words in ("#1", "#2", "when slow", "records/s", "finished", "Nobody waits", "disk → host", "host → ring",
+                  "ring → training loops"):
         assert words in out, out
     text = urllib.request.urlopen(address, timeout=10).read().decode()
     assert f'pipec_rows_total{{server="demo"}} {2 * ROWS}.0' in text
     assert text.count(f"}} {ROWS}.0") >= 2 and text.count("pipec_consumer_taken_total{") == 2
+    read = next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("pipec_read_total{"))
+    assert read >= os.path.getsize("rows.npz")
+    assert address.startswith("http://127.0.0.1:")
+    port = int(address.split(":")[2].split("/")[0])       # on loopback, and nowhere else
+    listening = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    there = [local for local, _, state in listening if local.endswith(f":{port:04X}") and state == "0A"]
+    assert there == [f"0100007F:{port:04X}"]
 
 
 def test_an_evening_of_a_server(serve, pipec):
@@ -115,6 +124,8 @@ def test_an_evening_of_a_server(serve, pipec):
     served.says("attached  #1")
     status, out, _ = pipec("ps")
     assert status == 0 and "waiting" in out and "demo" in out and str(served.process.pid) in out
+    assert "`demo` waits: 1 of 2 consumers are here that the server waits for" in out
+    assert "It waits: 1 of 2 consumers" in pipec("top", "demo", "--once", "--every", "0.1")[1]
     second = attach("demo", as_="numpy", fields=["y"])
     orders = []
     for _ in range(2):
