@@ -1,6 +1,6 @@
 """Operators for sound: decoding, resampling, spectrograms and mel filter banks, with torchaudio's conventions.
 
-WAV is read here; other formats need the package soundfile, imported when the first such record is met.
+WAV of plain numbers is read here; other formats need the package soundfile, imported when the first such record is met.
 """
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ QUALITIES = {
     "kaiser_best": (64, 0.9475937167399596, 14.769656459379492),
 }
 LARGEST_TABLE = 20_000_000
+UNKNOWN = 0xFFFFFF00   # a length from here on: it was written before it was known
 AT_ONCE = 32   # phases of a resampling that one product of matrices makes
 
 
@@ -47,13 +48,49 @@ def _wav(data: bytes, cut: str) -> tuple[Any, int]:
         raise bad("this WAV's header can't be read", "its format is missing")
     kind, channels, rate, _, _, bits = form
     body = data[at + 8 : at + 8 + size]
-    if len(body) < size and cut == "refuse" and size < 0xFFFFFF00:
+    if len(body) < size and cut == "refuse" and size < UNKNOWN:
         raise bad("this WAV ends early", f"{len(body):,} of {size:,} bytes of samples")
+    if not size and _more(data, at + 8):   # a writer that could not go back to fill it in
+        if cut == "refuse":
+            raise bad("this WAV's header says it has no samples, and more follows", f"{len(data) - at - 8:,} bytes")
+        body = data[at + 8 :]
+    if kind in (1, 3) and 0 < len(body) < bits // 8 * channels:
+        raise bad("this WAV's header doesn't fit its samples", f"{size:,} bytes of {channels:,} channels of {bits} bits")
     if kind not in (1, 3) or bits not in ((32, 64) if kind == 3 else (8, 16, 24, 32)) or not channels or not rate:
         raise bad("this WAV's samples can't be read", f"format {kind}, {bits} bits, {channels} channels, rate {rate}")
     width = bits // 8
     count = len(body) // (width * channels)
     return _samples(body[: count * width * channels], kind, width).reshape(count, channels), rate
+
+
+def _more(data: bytes, at: int) -> bool:
+    """Do bytes stand here that are no further chunk (whose name would be of letters)."""
+    rest = data[at : at + 64]
+    return bool(rest.strip(b"\0")) and not all(32 <= b < 127 for b in rest[:4])
+
+
+def _own(data: bytes) -> bool:
+    """Is a WAV of plain numbers, which is read here; µ-law, A-law and ADPCM aren't."""
+    at = data.find(b"fmt ", 12, 4096)
+    return not 0 < at <= len(data) - 10 or struct.unpack_from("<H", data, at + 8)[0] not in (2, 6, 7, 17, 49)
+
+
+def _stated(data: bytes) -> int:
+    """How many bytes a sound file that a library reads says it has, 0 where it doesn't. A library takes what is there."""
+    match data[:4]:
+        case b"RF64" if len(data) >= 28:
+            return int(struct.unpack_from("<Q", data, 20)[0]) + 8
+        case b"riff" if len(data) >= 24:
+            return int(struct.unpack_from("<Q", data, 16)[0])
+        case b"RIFF":
+            parts = [8, struct.unpack_from("<I", data, 4)[0]]
+        case b"FORM" | b"RIFX":
+            parts = [8, struct.unpack_from(">I", data, 4)[0]]
+        case b".snd" if len(data) >= 12:
+            parts = [*struct.unpack_from(">II", data, 4)]
+        case _:
+            return 0
+    return sum(parts) if max(parts) < UNKNOWN else 0
 
 
 def _samples(body: bytes, kind: int, width: int) -> Any:
@@ -77,15 +114,17 @@ def _decoded(data: Any, cut: str) -> tuple[Any, int]:
     if not data:
         raise bad("there is no data", "0 bytes")
     kind = sniff(data)
-    if kind == "WAV sound":
+    if kind == "WAV sound" and _own(data):
         return _wav(data, cut)
-    if not (kind in ("FLAC sound", "Ogg sound", "MP3 sound") or data[0] == 0xFF):
+    if not (kind.endswith(" sound") or data[0] == 0xFF):
         begins = f"begins with {data[:8].hex(' ')}"
         raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
     try:
         import soundfile
     except (ImportError, OSError):
-        raise bad(f"reading {kind or 'MP3 sound'} needs the package soundfile (pip install soundfile)") from None
+        raise bad(f"reading {kind or 'MP3 sound'} needs the package soundfile (pip install 'pipec[sound]')") from None
+    if len(data) < _stated(data) and cut == "refuse":
+        raise bad(f"this {kind} ends early", f"{len(data):,} of {_stated(data):,} bytes")
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     except (RuntimeError, ValueError, MemoryError, TypeError) as e:
@@ -95,9 +134,10 @@ def _decoded(data: Any, cut: str) -> tuple[Any, int]:
 
 @op('decode_audio(data: bytes, cut: text = "refuse") -> (samples: f32[n, c], rate: i64)')
 class decode_audio:
-    """Decode a WAV, FLAC, Ogg or MP3, known by its content, to samples from -1 to 1 and their rate per second.
+    """Decode a WAV, FLAC, Ogg, MP3, AIFF, AU or CAF, known by its content, to samples from -1 to 1 and their rate per second.
 
-    A file that ends early is bad; `cut="fill"` takes the samples that a cut WAV holds. FLAC, Ogg and MP3 need soundfile.
+    A file that ends early is bad; `cut="fill"` takes the samples that a cut WAV holds. All but WAV of plain numbers (8 to 32
+    bits, floats) need soundfile.
     """
 
     least_sizes = {("samples", 1): 1}  # noqa: RUF012

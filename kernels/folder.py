@@ -19,7 +19,7 @@ from .sources import Column, SourceError, nearest, shown
 from .storage import content
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
-AUDIO = ("wav", "flac", "mp3", "ogg")
+AUDIO = ("wav", "flac", "mp3", "ogg", "opus", "aif", "aiff", "au")
 NAMES = ("file", "class", "class_name", "path")
 
 

@@ -20,7 +20,9 @@ _FIRST_BYTES = (
     (b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF"),
     (b"%PDF", "PDF file"), (b"PK\x03\x04", "zip file"), (b"\x1f\x8b", "gzip file"), (b"\x28\xb5\x2f\xfd", "zstd file"),
     (b"BZh", "bzip2 file"), (b"\xfd7zXZ", "xz file"), (b"7z\xbc\xaf", "7z file"), (b"fLaC", "FLAC sound"),
-    (b"OggS", "Ogg sound"), (b"ID3", "MP3 sound"), (b"PAR1", "Parquet file"), (b"\x93NUMPY", "NumPy array"),
+    (b"OggS", "Ogg sound"), (b"ID3", "MP3 sound"), (b"RF64", "WAV (RF64) sound"), (b"RIFX", "WAV (RIFX) sound"),
+    (b"riff\x2e\x91\xcf\x11", "WAV (W64) sound"), (b".snd", "AU sound"), (b"caff", "CAF sound"),
+    (b"PAR1", "Parquet file"), (b"\x93NUMPY", "NumPy array"),
     (b"\x00\x00\x00\x0cjP", "JPEG 2000 image"), (b"\xff\x4f\xff\x51", "JPEG 2000 image"),
     (b"\xff\x0a", "JPEG XL image"), (b"\x00\x00\x00\x0cJXL", "JPEG XL image"), (b"8BPS", "Photoshop file"),
     (b"\x00\x00\x01\x00", "icon file"), (b"\x76\x2f\x31\x01", "OpenEXR image"), (b"\x1a\x45\xdf\xa3", "Matroska video"),
@@ -53,7 +55,7 @@ def bad(reason: str, label: str = "") -> BadRecord:
 
 def article(kind: str) -> str:
     """"a PNG", "an AVIF image"."""
-    return f"an {kind}" if kind[0] in "AEIOU" or kind.startswith(("MP3", "xz")) else f"a {kind}"
+    return f"an {kind}" if kind[0] in "AEIOU" or kind.startswith(("MP", "xz")) else f"a {kind}"
 
 
 def sniff(data: bytes) -> str:
@@ -63,6 +65,8 @@ def sniff(data: bytes) -> str:
             return kind
     if data[:4] == b"RIFF":
         return {b"WEBP": "WebP", b"WAVE": "WAV sound", b"AVI ": "AVI video"}.get(data[8:12], "RIFF file")
+    if data[:4] == b"FORM":
+        return {b"AIFF": "AIFF sound", b"AIFC": "AIFF sound"}.get(data[8:12], "IFF file")
     if data[4:8] == b"ftyp":
         return _BRANDS.get(data[8:12], "MP4 video")
     if data[257:262] == b"ustar":

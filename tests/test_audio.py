@@ -70,6 +70,43 @@ def test_cut_and_empty_wav():
         decoded(data[:30])
 
 
+def test_lengths_that_were_never_filled_in():
+    data = wav(np.arange(1000, 1100)[:, None])
+    at = data.index(b"data") + 4
+    for size, found in ((0xFFFFFFFF, 100), (0, None)):
+        open_ended = data[:at] + struct.pack("<I", size) + data[at + 4 :]
+        if found is None:
+            with pytest.raises(BadRecord, match="says it has no samples, and more follows"):
+                decoded(open_ended)
+        assert decoded(open_ended, "fill")[0].shape == (100, 1)
+    nothing = data[:at] + bytes(4)
+    assert decoded(nothing + b"LIST\x04\0\0\0abcd")[0].shape == decoded(nothing + bytes(9))[0].shape == (0, 1)
+    with pytest.raises(BadRecord, match="header doesn't fit its samples") as e:
+        decoded(data[:22] + b"\xff\xff" + data[24:])
+    assert "65,535 channels" in e.value.label
+
+
+FORMS = [("WAV", "ULAW"), ("WAV", "ALAW"), ("WAV", "IMA_ADPCM"), ("RF64", "PCM_16"), ("W64", "PCM_24"), ("AIFF", "PCM_16"),
+         ("AU", "PCM_16"), ("CAF", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", None)]
+
+
+@pytest.mark.parametrize("form, kind", FORMS)
+def test_forms_that_a_library_reads(form, kind):
+    soundfile = pytest.importorskip("soundfile")
+    wave_, out = np.sin(np.arange(6000) * 0.05)[:, None] * [0.5, -0.5], io.BytesIO()
+    soundfile.write(out, wave_, 48_000, format=form, subtype=kind)
+    got, rate = decoded(out.getvalue())
+    assert rate == 48_000 and got.shape[1] == 2 and 6000 <= len(got) < 6200   # ADPCM has blocks
+    assert np.abs(got[:6000] - wave_).mean() < 0.02
+    if form not in ("CAF", "OGG", "MP3", "FLAC") and kind != "IMA_ADPCM":   # a library reads silence behind what is there
+        with pytest.raises(BadRecord, match="ends early"):
+            decoded(out.getvalue()[:-1000])
+        assert 4000 < len(decoded(out.getvalue()[:-1000], "fill")[0]) < 6000
+    else:
+        with contextlib.suppress(BadRecord):
+            assert len(decoded(out.getvalue()[: len(out.getvalue()) // 2])[0]) < 6000
+
+
 def test_what_is_no_sound():
     for data in (b"", b"not a sound", b"\x89PNG\r\n\x1a\n", b"fLaC" + bytes(20), wav(np.zeros((3, 1)))[:20] + bytes(40)):
         with pytest.raises(BadRecord) as e:

@@ -88,7 +88,7 @@ REFUSED = [
     ("folder", folder("a.jpg"), ["file: bytes"], {}, "E0810", "has no folders in it"),
     ("folder", folder("cat/a.jpg", "dog/"), ["file: bytes"], {}, "E0810", "is empty"),
     ("folder", folder("cat/a.jpg"), ["size: f32"], {}, "E0601", "a folder has no `size`"),
-    ("audio", folder("a.jpg"), ["file: bytes"], {}, "E0810", "holds no files that end in: wav, flac, mp3, ogg"),
+    ("audio", folder("a.jpg"), ["file: bytes"], {}, "E0810", "holds no files that end in: wav, flac, mp3, ogg, opus, aif, aiff, au"),
     ("npz", b"PK\3\4" + bytes(40), ["a: i64"], {}, "E0810", "is damaged or holds Python objects"),
     ("npy", npy(np.array([{}])), ["a: i64"], {}, "E0810", "is damaged or holds Python objects"),
     ("npy", b"text", ["a: i64"], {}, "E0810", "is neither .npy nor .npz"),
