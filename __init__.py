@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .runtime.joining import attach as attach
-    from .runtime.loader import open as open
+    from .runtime.opening import open as open
 
 __version__ = "0.1.0"
 __all__ = ["attach", "open"]
@@ -22,7 +22,7 @@ __all__ = ["attach", "open"]
 
 def __getattr__(name: str) -> Any:
     if name == "open":
-        from .runtime.loader import open as opened
+        from .runtime.opening import open as opened
 
         return opened
     if name == "attach":

@@ -30,11 +30,14 @@ started = float(sys.argv[1])
 said = {}
 def lap(name): said[name] = time.time() - started
 lap("python")
+from pipec.runtime.opening import plan_of
+from pipec.runtime.spawned import producer
+process = producer()   # from here on as `pipec.open` does it
 from pipec.runtime import loader, below
 lap("imports")
-plan = loader.plan_of(sys.argv[2], dict(s.split("=", 1) for s in sys.argv[3:]), None, False)
+plan = plan_of(sys.argv[2], dict(s.split("=", 1) for s in sys.argv[3:]), None, False)
 lap("plan")
-opened = loader.Loader(plan, as_="numpy", threads=2)
+opened = loader.Loader(plan, as_="numpy", threads=2, spawned=process)
 lap("producer")
 batches = iter(opened)
 next(batches)

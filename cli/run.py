@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def open_program(arguments: argparse.Namespace) -> Any:
     """The loader of the command line's program. User code is looked for beside the program, too."""
-    from ..runtime.loader import open as open_loader
+    from ..runtime.opening import open as open_loader
 
     path, pipeline = split_file(arguments.file)
     beside(path, arguments.allow_extern)
@@ -36,7 +36,7 @@ def checked_program(arguments: argparse.Namespace) -> Any:
     """The checked program for the reference evaluator. Raises PipeError where it may not run user code and would."""
     from ..compiler.artifact import program_at
     from ..compiler.graph import walk
-    from ..runtime.loader import extern_refused
+    from ..runtime.opening import extern_refused
 
     path, pipeline = split_file(arguments.file)
     program = program_at(path, settings_of(arguments.settings), pipeline)

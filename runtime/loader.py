@@ -1,4 +1,4 @@
-"""What a training loop iterates over: `open` a program, get a `Loader` of batches.
+"""What a training loop iterates over: a `Loader` of a plan's batches.
 
 An iteration is one epoch; the next one is the next epoch, also where the loop left the one before early (`break`).
 After an error, or after `load_state_dict`, the next iteration goes on where the last batch ended.
@@ -17,12 +17,11 @@ import time
 import warnings
 import weakref
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dsl.problems import PipeError, Problem, Span
 from .consumers import check_kind, converter, imports, writes
 from .dealing import group_of, part_of
 from .errors import DataError
@@ -31,10 +30,12 @@ from .layout import DEFAULT_HEAP, Layout, is_ragged, plan_layout, row_bytes
 from .limits import parse_size
 from .messages import Ask, Counts, Feedback
 from .objects import load
-from .plan import CallExtern, Plan
-from .ranks import RankSpec, rank_spec
+from .opening import wants_device
+from .plan import Plan
+from .ranks import RankSpec
 from .session import Session
 from .sharing import Shared
+from .spawned import Spawned
 
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
@@ -44,66 +45,18 @@ MOST_VALUES = 1 << 16                  # returned in one message
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
 
 
-def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
-         memory: int | str | None = None, workers: str = "process", run: str | None = None,
-         allow_extern: bool = False, trust: bool = False, device: Any = None,
-         place: Mapping[str, str] | None = None,
-         rank: int | str | None = None, world: int | None = None,
-         mesh: Any = None, micro_batches: int = 1, share: bool = False, when_slow: str = "wait", join: str = "epoch",
-         **params: Any) -> Loader:
-    """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
-
-    `as_`: "torch", "numpy" or "jax", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on
-    that GPU, and batches are there; `place={"image": "cpu"}` keeps on the CPU what makes `image`: the lines up to the next
-    `batch` or the end. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
-    has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
-    artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
-    `rank`, `world`, `mesh`, `micro_batches`: the place in a data-parallel group, see `ranks.rank_spec`.
-    `share=True`: all who open the same lines above `share()` on this machine read one stream, of a server that the first
-    one starts and that ends a while after the last has left; `when_slow` and `join` are those of `attach`.
-    """
-    spec = rank_spec(rank, world, mesh, micro_batches)
-    plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device))
-    if not allow_extern:
-        refuse_externs(plan)
-    if share:
-        from .joining import shared
-
-        return shared(plan, threads=threads, as_=as_, memory=memory, allow_extern=allow_extern, ranks=spec,
-                      when_slow=when_slow, join=join, device=device, place=place)
-    return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device, place=place,
-                  allow_extern=allow_extern, ranks=spec)
-
-
-def wants_device(as_: str, device: Any) -> bool:
-    """Do the lines below `share()` run on a GPU?"""
-    return as_ == "cupy" or device not in (None, "cpu")
-
-
-def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False) -> Plan:
-    """The plan of a program or an artifact. The compiler is imported only where there is something to compile.
-
-    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for.
-    """
-    from . import artifact, plancache
-
-    if artifact.is_artifact(path):
-        return artifact.plan_of(path, params, run, trust, on_device)
-    kept = plancache.find(path, params, run)
-    if kept is not None:
-        return kept
-    plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
-    return plan_for(path, params, run)
-
-
 class Loader:
     """Batches of a program, epoch by epoch; a context manager. For one thread of the process that opened it."""
 
     def __init__(self, plan: Plan, *, threads: int | None = None, as_: str = "torch", memory: int | str | None = None,
                  workers: str = "process", allow_extern: bool = False, engine: str = ENGINE, below: Any = None,
                  device: Any = None, place: Mapping[str, str] | None = None,
-                 ranks: RankSpec = RankSpec(), stream: Shared | None = None, fields: Sequence[str] | None = None):
-        """`stream`: a place in a shared one, in place of a producer of its own. `fields`: only these are delivered."""
+                 ranks: RankSpec = RankSpec(), stream: Shared | None = None, fields: Sequence[str] | None = None,
+                 spawned: Spawned | None = None):
+        """`stream`: a place in a shared one, in place of a producer of its own. `fields`: only these are delivered.
+
+        `spawned`: the process of its producer, where that was started ahead.
+        """
         check_kind(as_)
         if workers not in ("process", "threads"):
             raise ValueError(f'workers={workers!r}: it is "process" or "threads"')
@@ -127,7 +80,8 @@ class Loader:
         options = {"threads": self.threads, "allow_extern": allow_extern, "processes": workers == "process"}
         options |= self._group.options if self._group is not None else {}
         self._box: Session | Shared = stream if stream is not None else Session(
-            plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=writes(as_))
+            plan, layout_for(plan, self._below, self.threads, self._memory), engine, options, workers, writable=writes(as_),
+            spawned=spawned)
         self._finalizer = weakref.finalize(self, self._box.close)
         self._epoch, self._next, self._skip, self._part = 0, 0, 0, 0
         self.ids: Any = None                              # of the last batch's records, u64[n]; None where not known
@@ -390,27 +344,6 @@ class Loader:
 
     def __reduce__(self) -> Any:
         raise TypeError("a loader can't be sent to another process: call pipec.open there")
-
-
-def refuse_externs(plan: Plan, below_only: bool = False) -> None:
-    """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
-    waiting = [*(() if below_only else plan.above), *plan.below]
-    while waiting:
-        segment = waiting.pop(0)
-        waiting += [inner for branch in segment.start.inputs for inner in branch]
-        for program in (segment.program, segment.start.number):
-            for step in program.steps if program is not None else ():
-                if isinstance(step, CallExtern) and program is not None:
-                    site = next((s for s in program.sites if s.number == step.site), None)
-                    span = Span(site.file, site.start, site.end) if site else None
-                    raise extern_refused(step.target, span, plan.path, plan.texts)
-
-
-def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:
-    """E0811: the program calls `target`, and nobody said that it may."""
-    return PipeError((Problem(
-        "E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", span or Span(path, 0, 0),
-        notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))
 
 
 def _chosen(plan: Plan, fields: Sequence[str] | None) -> list[str]:

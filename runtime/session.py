@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -18,18 +16,19 @@ from .layout import Layout
 from .link import Link
 from .messages import Channel, Open
 from .plan import Plan
-from .spawned import code
+from .spawned import Spawned, producer
 
 LEAVE_SECONDS = 4.0
-# The producer finds modules where this process does, and puts no folder of its own in front.
-CODE = code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
 
 
 class Session(Link):
     """A loader's own producer. `close` may be called at any time, also at exit."""
 
-    def __init__(self, plan: Plan, layout: Layout, engine: str, options: dict[str, Any], workers: str, writable: bool):
+    def __init__(self, plan: Plan, layout: Layout, engine: str, options: dict[str, Any], workers: str, writable: bool,
+                 spawned: Spawned | None = None):
+        """`spawned`: a process to begin with, started ahead."""
         super().__init__(writable)
+        self.spawned = spawned
         self.layout = layout
         self.request = Open(msgspec.msgpack.encode(plan), layout, engine, options)
         self.workers = workers
@@ -38,12 +37,8 @@ class Session(Link):
 
     def start(self) -> None:
         """Start a producer. Raises DataError: its sources can't be read, or there is no memory."""
-        near, far = socket.socketpair()
+        near = self._start_thread() if self.workers == "threads" else self._start_process()
         try:
-            if self.workers == "threads":
-                self._start_thread(far)
-            else:
-                self._start_process(far)
             self.attachment = Attachment(Channel(near), self.pidfd)
         except BaseException:
             near.close()
@@ -56,23 +51,23 @@ class Session(Link):
             self.close()
             raise
 
-    def _start_process(self, far: socket.socket) -> None:
-        if not sys.executable:
+    def _start_process(self) -> socket.socket:
+        spawned, self.spawned = self.spawned or producer(), None
+        if spawned is None:
             raise gone_error("this Python doesn't know its own executable: use workers='threads'")
-        path = json.dumps([os.path.abspath(p) for p in sys.path])
-        with far:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", CODE, str(far.fileno()), path], pass_fds=(far.fileno(),),
-                stdin=subprocess.DEVNULL, process_group=0)
+        self.process = spawned.process
         with contextlib.suppress(OSError):                # some sandboxes have none: the socket tells, too
             self.pidfd = os.pidfd_open(self.process.pid)
+        return spawned.socket
 
-    def _start_thread(self, far: socket.socket) -> None:
+    def _start_thread(self) -> socket.socket:
         from .serve import Producer
 
-        producer = Producer(Channel(far))
-        self.thread = threading.Thread(target=producer.serve, name="pipec-producer", daemon=True)
+        near, far = socket.socketpair()
+        serving = Producer(Channel(far))
+        self.thread = threading.Thread(target=serving.serve, name="pipec-producer", daemon=True)
         self.thread.start()
+        return near
 
     restarts = False                                      # an error is the loop's to see
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from pipec.runtime import limits, source
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 
 PROGRAMS = {
     "bin": ("x: u8[65536]", "bin"), "csv": ("a: i64\n  b: i64", "csv"), "parquet": ('x: i64[16] from "x{0..15}"', "parquet"),

@@ -13,7 +13,7 @@ from pipec.compiler.evaluate import evaluate
 from pipec.compiler.native import build
 from pipec.runtime.errors import DataError
 from pipec.runtime.loader import Loader
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 from pipec.runtime.streams import Stream
 
 

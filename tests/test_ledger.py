@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 
 COUNT = 4000
 STAGES = {

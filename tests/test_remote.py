@@ -18,7 +18,7 @@ from pipec.kernels import remote
 from pipec.kernels.cached import Cache, limit
 from pipec.kernels.sources import SourceError, open_source
 from pipec.runtime.errors import DataError
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 from running import assert_same, delivered, fields_of
 
 COLUMNS = [("jpg", (("jpg",),), "bytes"), ("cls", (("cls",),), "i64")]

@@ -4,7 +4,7 @@ import pytest
 from pipec.compiler.check import check
 from pipec.dsl.problems import PipeError
 from pipec.runtime.errors import DataError
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 from running import assert_same, delivered, fields_of
 
 WORDS = {"uint8": "u8", "int8": "i8", "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32",

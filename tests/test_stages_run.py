@@ -253,7 +253,7 @@ def test_a_bad_record_stops_the_run_and_is_named(tmp_path, photos):
 
 
 def test_what_came_before_a_bad_record_is_delivered(tmp_path, photos):
-    from pipec.runtime.loader import open as open_loader
+    from pipec.runtime.opening import open as open_loader
 
     with open_loader(str(photo_program(tmp_path, photos, *READ)), as_="numpy", workers="threads") as loader:
         seen = []

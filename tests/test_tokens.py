@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipec.runtime.loader import open as open_loader
+from pipec.runtime.opening import open as open_loader
 from pipec.runtime.order import FOREVER
 from pipec.runtime.schedule import BLOCK, InTurns, Weighted
 from running import assert_compiled_is_interpreted, delivered, fields_of

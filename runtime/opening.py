@@ -1,0 +1,100 @@
+"""Opening a program: a path goes in; its plan is found or made, its producer started, and its loader comes out.
+
+The producer's process starts first, so that both processes load what they need at the same time.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..dsl.problems import PipeError, Problem, Span
+from .plan import CallExtern, Plan
+from .spawned import producer
+
+if TYPE_CHECKING:
+    from .loader import Loader
+
+
+def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
+         memory: int | str | None = None, workers: str = "process", run: str | None = None,
+         allow_extern: bool = False, trust: bool = False, device: Any = None,
+         place: Mapping[str, str] | None = None,
+         rank: int | str | None = None, world: int | None = None,
+         mesh: Any = None, micro_batches: int = 1, share: bool = False, when_slow: str = "wait", join: str = "epoch",
+         **params: Any) -> Loader:
+    """Compile a program (once; kept in a cache) or take an artifact (`x.pipec`), and start its producer.
+
+    `as_`: "torch", "numpy" or "jax", or "cupy" on a GPU. `device="cuda"` (or "cuda:1"): the lines below `share()` run on
+    that GPU, and batches are there; `place={"image": "cpu"}` keeps on the CPU what makes `image`: the lines up to the next
+    `batch` or the end. `memory`: size of the ring, in bytes or like "2GB". `run`: the pipeline, where the file
+    has several. `workers="threads"` runs the producer in this process, for debugging. `params` set the program's; an
+    artifact's where they are open. `trust`: run an artifact's machine code though nobody known signed it.
+    `rank`, `world`, `mesh`, `micro_batches`: the place in a data-parallel group, see `ranks.rank_spec`.
+    `share=True`: all who open the same lines above `share()` on this machine read one stream, of a server that the first
+    one starts and that ends a while after the last has left; `when_slow` and `join` are those of `attach`.
+    """
+    spawned = producer() if workers == "process" and not share else None
+    try:
+        from .ranks import rank_spec
+
+        spec = rank_spec(rank, world, mesh, micro_batches)
+        plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device))
+        if not allow_extern:
+            refuse_externs(plan)
+        if share:
+            from .joining import shared
+
+            return shared(plan, threads=threads, as_=as_, memory=memory, allow_extern=allow_extern, ranks=spec,
+                          when_slow=when_slow, join=join, device=device, place=place)
+        from .loader import Loader
+
+        return Loader(plan, threads=threads, as_=as_, memory=memory, workers=workers, device=device, place=place,
+                      allow_extern=allow_extern, ranks=spec, spawned=spawned)
+    except BaseException:
+        if spawned is not None:
+            spawned.close()
+        raise
+
+
+def wants_device(as_: str, device: Any) -> bool:
+    """Do the lines below `share()` run on a GPU?"""
+    return as_ == "cupy" or device not in (None, "cpu")
+
+
+def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False) -> Plan:
+    """The plan of a program or an artifact. The compiler is imported only where there is something to compile.
+
+    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for.
+    """
+    from . import artifact, plancache
+
+    if artifact.is_artifact(path):
+        return artifact.plan_of(path, params, run, trust, on_device)
+    kept = plancache.find(path, params, run)
+    if kept is not None:
+        return kept
+    plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
+    return plan_for(path, params, run)
+
+
+def refuse_externs(plan: Plan, below_only: bool = False) -> None:
+    """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
+    waiting = [*(() if below_only else plan.above), *plan.below]
+    while waiting:
+        segment = waiting.pop(0)
+        waiting += [inner for branch in segment.start.inputs for inner in branch]
+        for program in (segment.program, segment.start.number):
+            for step in program.steps if program is not None else ():
+                if isinstance(step, CallExtern) and program is not None:
+                    site = next((s for s in program.sites if s.number == step.site), None)
+                    span = Span(site.file, site.start, site.end) if site else None
+                    raise extern_refused(step.target, span, plan.path, plan.texts)
+
+
+def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:
+    """E0811: the program calls `target`, and nobody said that it may."""
+    return PipeError((Problem(
+        "E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", span or Span(path, 0, 0),
+        notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))

@@ -1,0 +1,62 @@
+"""`pipec.open` starts the producer's process before it knows the program: it is the one that is used, or none is left."""
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pipec
+import pytest
+from pipec.dsl.problems import PipeError
+from pipec.runtime import opening
+
+PROGRAM = """schema Row
+  a: i64
+
+pipeline train
+  from npz("{data}") as Row
+  batch({n})
+  emit a
+"""
+
+
+@pytest.fixture()
+def started(monkeypatch):
+    """The processes that were started ahead."""
+    made = []
+
+    def producer():
+        made.append(start())
+        return made[-1]
+
+    start = opening.producer
+    monkeypatch.setattr(opening, "producer", producer)
+    return made
+
+
+def written(folder, n="2"):
+    np.savez(folder / "d.npz", a=np.arange(4))
+    (folder / "p.pipe").write_text(PROGRAM.format(data=folder / "d.npz", n=n))
+    return folder / "p.pipe"
+
+
+def test_it_is_the_producer(started, tmp_path):
+    with pipec.open(written(tmp_path), as_="numpy") as loader:
+        assert [list(b.a) for b in loader] == [[0, 1], [2, 3]]
+        assert loader._box.process is started[0].process
+    assert started[0].process.returncode == 0 and len(started) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"none": 3}, {"world": 2}, {"rank": 7, "world": 2}], ids=str)
+def test_mistakes_leave_no_process(started, tmp_path, given):
+    with pytest.raises((PipeError, ValueError)):
+        pipec.open(written(tmp_path, "2" if given else "no"), **given)
+    (process,) = [s.process for s in started]
+    assert process.returncode is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_none_for_threads(started, tmp_path):
+    with pipec.open(written(tmp_path), as_="numpy", workers="threads") as loader:
+        assert len(list(loader)) == 2
+    assert not started
