@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Many, Values, Wanted, stack_values, unite
+from .columns import Many, Stacked, Values, Wanted, stack_values, unite
 from .ops import BadRecord
 from .sources import FILE_SHIFT, SourceError, row_ids
 from .storage import Files
@@ -98,7 +98,7 @@ class BlockSource:
             return BadRecord("E0801", self.faults[file])
         try:
             columns = self.decode(file, block)
-            unite([v for values in columns.values() for v in values])
+            unite(columns.values())
             return columns
         except SourceError:   # a server that can't be reached
             raise
@@ -198,6 +198,8 @@ def _gathered(columns: list[Values], w: Wanted, rows: Ints | slice, places: Ints
             wrong = v.bad[rows] != 0
             for place, row in zip(places[wrong].tolist(), numbers[wrong].tolist()):
                 bad.setdefault(place, v.problem(row))
+    if isinstance(columns, Stacked):
+        return columns.many(rows)
     found = [v.many(rows) for v in columns]
     if len(found) == 1 and found[0] is not None:
         return found[0]

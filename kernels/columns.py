@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,13 +186,53 @@ class Many:
         return self.values if self.mask is None else np.ma.MaskedArray(self.values, self.mask)
 
 
-def unite(columns: list[Values]) -> None:
+class Stacked(list[Values]):
+    """The columns of a field beside each other, row by row; those of a field with one column have no dimension of their own.
+
+    Numbers in `flat` (anything below `mask`), or texts as places in `words`.
+    """
+
+    def __init__(self, column: Wanted, flat: NDArray[Any] | None, mask: NDArray[np.bool_] | None, bad: NDArray[np.uint8] | None,
+                 words: Words | None = None, codes: NDArray[np.int32] | None = None):
+        self.column, self.flat, self.mask, self.bad, self.words, self.codes = column, flat, mask, bad, words, codes
+        self.bytes = sum(a.nbytes for a in (flat, mask, bad, codes) if a is not None) + (words.array.nbytes if words else 0)
+        super().__init__(self._columns())
+
+    def _columns(self) -> list[Values]:
+        parts = (self.flat, self.mask, self.bad, self.codes)
+        if len(self.column.names) == 1:
+            return [self._values(*parts)]
+        return [self._values(*(None if a is None else a[:, j] for a in parts)) for j in range(len(self.column.names))]
+
+    def _values(self, flat: Any, mask: Any, bad: Any, codes: Any) -> Values:
+        return Values(self.column, flat, mask, bad, words=self.words, codes=codes, bytes=self.bytes // len(self.column.names))
+
+    def over(self, words: Words, codes: NDArray[np.int32]) -> None:
+        """Take the words of the whole block."""
+        self.words, self.codes = words, codes
+        self[:] = self._columns()
+
+    def many(self, rows: Ints | slice) -> Many | Coded:
+        """Rows as one array. Bad rows: anything."""
+        if self.words is not None and self.codes is not None:
+            return Coded(self.words, self.codes[rows], self.column.missing)
+        assert self.flat is not None
+        return Many(self.flat[rows], None if self.mask is None else self.mask[rows])
+
+
+def unite(fields: Iterable[list[Values]]) -> None:
     """Give the text columns of a block the same words."""
-    texts = [v for v in columns if v.words is not None and v.codes is not None]
+    parts: list[Values | Stacked] = []
+    for columns in fields:
+        parts += [columns] if isinstance(columns, Stacked) else columns
+    texts = [v for v in parts if v.words is not None and v.codes is not None]
     if len(texts) > 1:
         words, codes = united([(v.words, v.codes) for v in texts if v.words is not None and v.codes is not None])
         for v, own in zip(texts, codes):
-            v.words, v.codes = words, own
+            if isinstance(v, Stacked):
+                v.over(words, own)
+            else:
+                v.words, v.codes = words, own
 
 
 def text_array(values: Any, size: tuple[int, ...], column: Wanted) -> Any:

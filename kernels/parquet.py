@@ -5,13 +5,15 @@ files don't fit in `blocks.KEPT` bytes together.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .arrowcolumns import of_texts, values_of
 from .arrowtypes import library, resolve
 from .blocks import Block, BlockSource
-from .columns import wanted
+from .columns import Stacked, wanted
+from .parquetpages import Plain, plain_columns, stacked
 from .rowgroups import Condition, stand_in
 from .sources import Column, files_of
 
@@ -28,6 +30,7 @@ class ParquetSource(BlockSource):
         self.conditions: tuple[Condition, ...] = tuple(tuple(c) for c in options.get("where", ()))
         self.skipped: set[tuple[int, int]] = set()                # row groups that were not read since none of their rows is
         self.texts: dict[int, list[str]] = {}                     # columns of texts, which are read as dictionaries
+        self.plain: dict[int, dict[str, list[Plain]]] = {}        # fields whose pages may be read without Arrow
         super().__init__(files_of(paths), [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
@@ -40,6 +43,8 @@ class ParquetSource(BlockSource):
             delta = _delta(reader.metadata, stored)
             self.texts[file] = [s[0] for w, steps in zip(self.wanted, self.steps[file]) for s in steps
                                 if len(s) == 1 and of_texts(schema.field(s[0]).type, w) and s[0] not in delta]
+            found = {w.field: plain_columns(reader.schema, schema, steps, w) for w, steps in zip(self.wanted, self.steps[file])}
+            self.plain[file] = {f: c for f, c in found.items() if c is not None and file not in self.files.far}
             return [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
 
     def _reader(self, file: int, metadata: Any) -> Any:
@@ -50,15 +55,27 @@ class ParquetSource(BlockSource):
                               read_dictionary=self.texts.get(file), coerce_int96_timestamp_unit="us")
 
     def decode(self, file: int, block: int) -> Block:
-        rows = self.metadata[file].row_group(block).num_rows
         table = self._stand_in(file, block)
+        made: Block = {} if table is not None else dict(self._plain(file, block))
+        rest = [(w, steps) for w, steps in zip(self.wanted, self.steps[file]) if w.field not in made]
+        if not rest:
+            return made
+        rows = self.metadata[file].row_group(block).num_rows
         if table is None:
+            leaves = [p for p in self.leaves[file] if any(_leads(p, s) for _, steps in rest for s in steps)]
             with self._reader(file, self.metadata[file]) as reader:
-                table = reader.read_row_group(block, columns=self.leaves[file], use_threads=False)
+                table = reader.read_row_group(block, columns=leaves, use_threads=False)
         if table.num_rows != rows:
             raise ValueError(f"it has {table.num_rows:,} rows, its header says {rows:,}")
-        return {w.field: [values_of(table.column(s[0]), s[1:], w) for s in steps]
-                for w, steps in zip(self.wanted, self.steps[file])}
+        return made | {w.field: [values_of(table.column(s[0]), s[1:], w) for s in steps] for w, steps in rest}
+
+    def _plain(self, file: int, block: int) -> Iterator[tuple[str, Stacked]]:
+        """The fields that need no Arrow."""
+        plain, group = self.plain[file], self.metadata[file].row_group(block)
+        for w in self.wanted:
+            found = stacked(partial(self.files.pread, file), group, plain[w.field], w) if w.field in plain else None
+            if found is not None:
+                yield w.field, found
 
     def _stand_in(self, file: int, block: int) -> Any | None:
         if not self.conditions:
