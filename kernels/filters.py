@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .lanes import as_f32
 from .ops import op
-from .resize import as_dtype, as_f32, back, product
+from .resize import as_dtype, back, product
 
 # Taps that are added at once, so that sums are loaded and stored less often; their order stays.
 GROUP = 4

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from . import scalar
+from .lanes import BLOCK, FOUR, apart, element, interleave, weigh
 from .ops import op
 
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0, "area": 0.5}
 FILTERS = ("bilinear", "nearest", "bicubic", "area")
-# Rows that are done together: the horizontal pass then adds whole vectors of one column each.
-BLOCK = 16
+CHUNK = 128             # elements of a row that are weighted and turned at once: they stay in the nearest cache
 _WHOLE = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
 
 
@@ -298,28 +298,32 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
     stride = k.let(img.dims[1] * channels, "stride")
     length = k.let(across * channels, "length")
     wide = k.let(out.dims[1] * channels, "wide")
-    rows = k.scratch("f32", BLOCK, length, hint="rows")
-    turned = k.scratch("f32", length, BLOCK, hint="turned")
+    rows, half_turned = k.scratch("f32", BLOCK, CHUNK, hint="rows"), k.scratch("f32", BLOCK, CHUNK, hint="half_turned")
+    turned = k.scratch("f32", length + CHUNK, BLOCK, hint="turned")
     sums = k.scratch("f32", wide, BLOCK, hint="sums")
-    pixels = k.scratch(out.dtype, wide, BLOCK, hint="pixels")
+    pixels, half_back = (k.scratch(out.dtype, wide, BLOCK, hint=hint) for hint in ("pixels", "half_back"))
     with k.loop((height + (BLOCK - 1)) // BLOCK, "block") as block:
-        with k.loop(BLOCK, "r") as r:
-            i = k.let(k.call("min", block * BLOCK + r, height - 1), "i")
-            _weigh(k, rows, r * length, length, img, (y0 + first_y[i]) * stride + x0 * channels, stride,
-                   weight_y, i, count_y[i])
-        with k.loop(length, "t") as t, k.loop(BLOCK, "r") as r:
-            k.store(turned, (t, r), rows[r, t])
+        with k.loop((length + (CHUNK - 1)) // CHUNK, "chunk") as chunk:
+            begin = k.let(chunk * CHUNK, "begin")
+            some = k.let(k.call("min", length - begin, k.let(CHUNK, "most")), "some")
+            with k.loop(BLOCK, "r") as r:
+                i = k.let(k.call("min", block * BLOCK + r, height - 1), "i")
+                weigh(k, rows, r * CHUNK, some, img, (y0 + first_y[i]) * stride + x0 * channels + begin, stride,
+                      weight_y, i, count_y[i])
+            # The chunk's end may hold what was there before: that is turned, too, and never read.
+            interleave(k, half_turned, 0, rows, CHUNK * FOUR)
+            interleave(k, turned, begin * BLOCK, half_turned, CHUNK * FOUR)
         with k.loop(out.dims[1], "j") as j:
             lanes = channels * BLOCK
-            _weigh(k, sums, j * lanes, lanes, turned, first_x[j] * lanes, lanes,
-                   weight_x, j, count_x[j])
-        # Converted where a vector holds one column, before single elements go to their rows.
-        with k.loop(wide, "t") as t, k.loop(BLOCK, "r") as r:
-            k.store(pixels, (t, r), back(k, sums[t, r], out.dtype, filter))
-        with k.loop(k.call("min", height - block * BLOCK, k.let(BLOCK, "lanes")), "r") as r:
-            place = k.let((block * BLOCK + r) * wide, "place")
-            with k.loop(wide, "t") as t:
-                k.put(out, place + t, _stored(pixels, t * BLOCK + r))
+            weigh(k, sums, j * lanes, lanes, turned, first_x[j] * lanes, lanes,
+                  weight_x, j, count_x[j])
+        with k.loop(wide * BLOCK, "t") as t:
+            k.put(pixels, t, back(k, sums.at(t), out.dtype, filter))
+        apart(k, half_back, pixels, wide * FOUR)
+        apart(k, pixels, half_back, wide * FOUR)
+        place = k.let(block * BLOCK * wide, "place")
+        with k.loop(k.call("min", height - block * BLOCK, k.let(BLOCK, "lanes")) * wide, "t") as t:
+            k.put(out, place + t, element(pixels, t))
 
 
 def _lower_resize(k: Any, out: Any, img: Any, axes: Any, filter: str, antialias: Any) -> None:
@@ -332,46 +336,6 @@ def _lower_resize(k: Any, out: Any, img: Any, axes: Any, filter: str, antialias:
             _lower_weighted(k, out, img, axes, channels, filter, antialias)
     with k.otherwise(), k.loop(out.dims[0] * out.dims[1] * channels, "t") as t:
         k.put(out, t, 0)
-
-
-def _weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, step: Any, weights: Any, i: Any,
-           count: Any) -> None:
-    """into[at + t] = the weighted sum over taps n of source[begin + n × step + t], for t < length.
-
-    Two taps go at once, always added from the first to the last, so that sums are stored half as often.
-    """
-    at, begin, count = k.let(at, "at"), k.let(begin, "begin"), k.let(count, "count")
-
-    def add(n: Any, group: int, fresh: bool) -> None:
-        w = [k.let(weights[i, n + g], "w") for g in range(group)]
-        place = [k.let(begin + (n + g) * step, "there") for g in range(group)]
-        with k.loop(length, "t") as t:
-            terms = [w[g] * as_f32(k, source, place[g] + t) for g in range(group)]
-            total = terms[0] if fresh else into.at(at + t) + terms[0]
-            for term in terms[1:]:
-                total = total + term
-            k.put(into, at + t, total)
-
-    done = k.let(2, "done")
-    with k.when(count >= 2):
-        add(k.let(0, "n"), 2, True)
-    with k.otherwise():
-        add(k.let(0, "n"), 1, True)
-        k.set(done, 1)
-    with k.loop((count - done) // 2, "pair") as pair:
-        add(done + pair * 2, 2, False)
-    with k.when(((count - done) % 2).eq(1)):
-        add(count - 1, 1, False)
-
-
-def _stored(source: Any, position: Any) -> Any:
-    """An element in its own dtype; by way of i64 a conversion wouldn't become one vector instruction."""
-    loaded = source.at(position)
-    return getattr(loaded, "value", loaded)
-
-
-def as_f32(k: Any, source: Any, position: Any) -> Any:
-    return k.cast(_stored(source, position), "f32")
 
 
 @op('resize(img: any[h, w, ...], box: num[4], height: i64, width: i64, filter: text = "bilinear", '
