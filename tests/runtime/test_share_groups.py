@@ -1,0 +1,69 @@
+"""Ranks of a shared stream begin together, also at a server that was started again, and who waits is told for whom."""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fakes
+from pipec.runtime import places, rendezvous
+from served import consumer, report, serving
+from test_share_processes import PLAN, Trainer
+from test_sharing import epoch_of, together
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+def test_ranks_begin_together_again_at_a_server_that_is_started_again(tmp_path):
+    """One is stopped while the server dies: the new one begins when it has come, where both of them were."""
+    gate = tmp_path / "gate"
+    ranks = [Trainer(tmp_path, name="group", share=True, batch=8, epochs=2, linger=1.0, rank=(r, 2), gate=str(gate), gate_at=40)
+             for r in (0, 1)]
+    for trainer in ranks:
+        trainer.reaches(40)
+    os.kill(ranks[1].process.pid, signal.SIGSTOP)
+    try:
+        first = rendezvous.look("group", fakes.PATIENT).pid
+        os.kill(first, signal.SIGKILL)
+        gate.touch()
+
+        def waits():
+            assert ranks[0].process.poll() is None
+            seen = rendezvous.look("group", fakes.PATIENT)
+            return seen if seen is not None and seen.pid != first and seen.waits else None
+
+        seen = fakes.until(waits)
+        assert seen.waits == ("group `trainer`: 1 of 2 ranks are here, missing: rank 1",) and seen.rows == 0
+    finally:
+        os.kill(ranks[1].process.pid, signal.SIGCONT)
+    dealt = [[label for e in range(2) for step in range(0, PLAN["rows"], 16)
+              for label in range(1000 * e + step + 8 * r, 1000 * e + step + 8 * r + 8)] for r in (0, 1)]
+    assert [trainer.ends() for trainer in ranks] == dealt and not any(trainer.errors() for trainer in ranks)
+
+
+def test_who_waits_for_others_is_told_for_whom(monkeypatch):
+    monkeypatch.setattr(places, "A_WORD", 0.1)
+    with serving(plan=fakes.plan(rows=64, width=64), wait_for=3) as server:
+        one = consumer(server, 8, rank=(1, 2))
+        with pytest.warns(RuntimeWarning, match="group `test`: 1 of 2 ranks are here, missing: rank 0") as told:
+            reader = threading.Thread(target=lambda: epoch_of(one, 64))
+            reader.start()
+            fakes.until(lambda: told.list)
+        assert report(server).waits == ("group `test`: 1 of 2 ranks are here, missing: rank 0",)
+        again = consumer(server, 8, rank=(1, 2))          # the same rank doesn't make the group whole
+        assert "1 of 2" in report(server).waits[0] and report(server).rows == 0
+        zero = consumer(server, 8, rank=(0, 2))
+        fakes.until(lambda: report(server).waits[-1] == "2 of 3 consumers are here that the server waits for")
+        again.close()
+        alone = consumer(server, 8)
+        together([lambda: epoch_of(zero, 64), lambda: epoch_of(alone, 64)])
+        reader.join(fakes.PATIENT)
+        assert not reader.is_alive() and report(server).waits == ()
+        assert [m.number for m in report(server).members] == [1, 3, 4]   # looking makes no consumers
+        for loader in (one, zero, alone):
+            loader.close()
