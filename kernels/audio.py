@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .audiopower import hann, powers
 from .imagefile import article, bad, sniff
 from .ops import op
 
@@ -30,7 +31,7 @@ AT_ONCE = 32   # phases of a resampling that one product of matrices makes
 # --- decoding -----------------------------------------------------------------------------------------------------
 
 
-def _wav(data: bytes, cut: str) -> tuple[Any, int]:
+def _wav(alloc: Any, data: bytes, cut: str) -> tuple[Any, int]:
     """Samples f32[n, channels] and rate. The header's length is believed only as far as there are bytes."""
     form, at = None, 12
     while at + 8 <= len(data):
@@ -60,7 +61,7 @@ def _wav(data: bytes, cut: str) -> tuple[Any, int]:
         raise bad("this WAV's samples can't be read", f"format {kind}, {bits} bits, {channels} channels, rate {rate}")
     width = bits // 8
     count = len(body) // (width * channels)
-    return _samples(body[: count * width * channels], kind, width).reshape(count, channels), rate
+    return _samples(alloc, body[: count * width * channels], kind, width).reshape(count, channels), rate
 
 
 def _more(data: bytes, at: int) -> bool:
@@ -93,7 +94,7 @@ def _stated(data: bytes) -> int:
     return sum(parts) if max(parts) < UNKNOWN else 0
 
 
-def _samples(body: bytes, kind: int, width: int) -> Any:
+def _samples(alloc: Any, body: bytes, kind: int, width: int) -> Any:
     if kind == 3:
         return np.frombuffer(body, "<f4" if width == 4 else "<f8").astype(np.float32)
     if width == 1:
@@ -104,18 +105,23 @@ def _samples(body: bytes, kind: int, width: int) -> Any:
         whole[:, 1:] = parts
         return (whole.reshape(-1).view("<i4") >> 8).astype(np.float32) / np.float32(2**23)
     whole = np.frombuffer(body, f"<i{width}")
-    if width == 2:   # exact either way
-        return np.multiply(whole, np.float32(2**-15), dtype=np.float32)
+    if width == 2:
+        return _scaled(alloc, whole)
     return whole.astype(np.float32) / np.float32(2 ** (8 * width - 1))
 
 
-def _decoded(data: Any, cut: str) -> tuple[Any, int]:
+def _scaled(alloc: Any, samples: Any) -> Any:
+    """16-bit samples as f32 from -1 to 1, exactly."""
+    return np.multiply(samples, np.float32(2**-15), out=alloc(samples.shape, np.float32), dtype=np.float32)
+
+
+def _decoded(alloc: Any, data: Any, cut: str) -> tuple[Any, int]:
     data = data if isinstance(data, bytes) else bytes(data)
     if not data:
         raise bad("there is no data", "0 bytes")
     kind = sniff(data)
     if kind == "WAV sound" and _own(data):
-        return _wav(data, cut)
+        return _wav(alloc, data, cut)
     if not (kind.endswith(" sound") or data[0] == 0xFF):
         begins = f"begins with {data[:8].hex(' ')}"
         raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
@@ -126,10 +132,12 @@ def _decoded(data: Any, cut: str) -> tuple[Any, int]:
     if len(data) < _stated(data) and cut == "refuse":
         raise bad(f"this {kind} ends early", f"{len(data):,} of {_stated(data):,} bytes")
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if file.subtype == "PCM_16":   # the library is quicker where it needn't turn each sample into a float
+                return _scaled(alloc, file.read(dtype="int16", always_2d=True)), int(file.samplerate)
+            return file.read(dtype="float32", always_2d=True), int(file.samplerate)
     except (RuntimeError, ValueError, MemoryError, TypeError) as e:
         raise bad(f"this {kind or 'MP3 sound'} can't be decoded", str(e)[:120]) from None
-    return samples, int(rate)
 
 
 @op('decode_audio(data: bytes, cut: text = "refuse") -> (samples: f32[n, c], rate: i64)')
@@ -143,12 +151,12 @@ class decode_audio:
     least_sizes = {("samples", 1): 1}  # noqa: RUF012
 
     def ref(data: Any, cut: str) -> Any:
-        samples, rate = _decoded(data, cut)
+        samples, rate = _decoded(np.empty, data, cut)
         return samples, np.int64(rate)
 
     def cpu(alloc: Any, data: bytes, cut: str) -> Any:
-        samples, rate = _decoded(data, cut)
-        return _placed(alloc, samples), np.int64(rate)
+        samples, rate = _decoded(alloc, data, cut)
+        return samples, np.int64(rate)
 
 
 def _placed(alloc: Any, values: Any) -> Any:
@@ -202,11 +210,11 @@ def _blocks(old: int, new: int, quality: str) -> tuple[int, int, int, list[tuple
     return turns, before, int(starts.max()) + taps, groups
 
 
-def _resampled(wave: Any, rate: int, to: int, quality: str) -> Any:
+def _resampled(alloc: Any, wave: Any, rate: int, to: int, quality: str) -> Any:
     if rate <= 0 or to <= 0:
         raise bad("a rate must be above 0", f"{rate} to {to}")
     if rate == to or len(wave) == 0:
-        return wave
+        return _placed(alloc, wave)
     step = math.gcd(rate, to)
     old, new = rate // step, to // step
     turns, before, after, groups = _blocks(old, new, quality)
@@ -216,12 +224,12 @@ def _resampled(wave: Any, rate: int, to: int, quality: str) -> Any:
     padded = np.zeros(rows * stride + after + before, np.float32)
     part = wave[: len(padded) - before]
     padded[before : before + len(part)] = part
-    out = np.empty((rows, width), np.float32)
+    out = alloc((rows, width), np.float32)
     for k, (first, block) in enumerate(groups):
         inputs = np.lib.stride_tricks.as_strided(padded[first:], (rows, len(block)), (4 * stride, 4), writeable=False)
         if len(block) > stride:   # rows that overlap are no matrix for a library
             inputs = np.ascontiguousarray(inputs)
-        out[:, k * AT_ONCE : k * AT_ONCE + block.shape[1]] = inputs @ block
+        np.matmul(inputs, block, out=out[:, k * AT_ONCE : k * AT_ONCE + block.shape[1]])
     return out.reshape(-1)[:count]
 
 
@@ -235,18 +243,13 @@ class resample:
     """
 
     def ref(wave: Any, rate: int, to: int, quality: str) -> Any:
-        return _resampled(wave, int(rate), int(to), quality)
+        return _resampled(np.empty, wave, int(rate), int(to), quality)
 
     def cpu(alloc: Any, wave: Any, rate: int, to: int, quality: str) -> Any:
-        return _placed(alloc, _resampled(wave, int(rate), int(to), quality))
+        return _resampled(alloc, wave, int(rate), int(to), quality)
 
 
 # --- spectrograms -----------------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=32)
-def _hann(win: int) -> Any:
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win) / win)).astype(np.float32)
 
 
 def _power(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
@@ -256,10 +259,9 @@ def _power(alloc: Any, wave: Any, win: int, hop: int, center: bool) -> Any:
         wave = np.pad(wave, win // 2, mode="reflect" if len(wave) > 1 else "edge")
     if len(wave) < win:
         return alloc((0, win // 2 + 1), np.float32)
-    frames = np.lib.stride_tricks.sliding_window_view(wave, win)[::hop]
-    parts = np.fft.rfft(frames * _hann(win), axis=1).astype(np.complex64, copy=False).view(np.float32)
-    parts *= parts
-    return np.add(parts[:, ::2], parts[:, 1::2], out=alloc((len(frames), win // 2 + 1), np.float32))
+    out = alloc(((len(wave) - win) // hop + 1, win // 2 + 1), np.float32)
+    powers(out, wave, win, hop)
+    return out
 
 
 @op("spectrogram(wave: f32[n], win: i64, hop: i64, center: bool = true) -> f32[t, win // 2 + 1]")
@@ -267,8 +269,8 @@ class spectrogram:
     """The power of each frequency in each frame of `win` samples, a frame every `hop` samples (periodic Hann window).
 
     With `center` the wave is mirrored at both ends and there are n // hop + 1 frames, as torchaudio's default; without,
-    frames lie inside the wave, and one shorter than a window has none. The FFT is a library's: within 1e-5 of the
-    greatest power.
+    frames lie inside the wave, and one shorter than a window has none. Computed by a library's sums and FFT: within 1e-5
+    of the greatest power.
     """
 
     def ref(wave: Any, win: int, hop: int, center: bool) -> Any:
@@ -284,7 +286,7 @@ class spectrogram:
             wave = xp.pad(wave, win // 2, mode="reflect" if len(wave) > 1 else "edge")
         count = max(0, (len(wave) - win) // hop + 1)
         frames = wave[hop * xp.arange(count)[:, None] + xp.arange(win)]
-        spectrum = xp.fft.rfft(frames * xp.asarray(_hann(win)), axis=1)
+        spectrum = xp.fft.rfft(frames * xp.asarray(hann(win)), axis=1)
         return (spectrum.real**2 + spectrum.imag**2).astype(xp.float32)
 
 
@@ -329,4 +331,4 @@ class mel_bank:
         return _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm)
 
     def cpu(alloc: Any, mels: int, bins: int, rate: int, low: float, high: float, scale: str, norm: str) -> Any:
-        return _placed(alloc, _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm))
+        return _bank(int(mels), int(bins), int(rate), float(low), float(high), scale, norm)

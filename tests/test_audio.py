@@ -188,6 +188,15 @@ def test_numbers_of_frames():
     assert audio.spectrogram.ref(wave_[:1], 400, 160, True).shape == (1, 201)
 
 
+@pytest.mark.parametrize("win, hop", [(400, 160), (400, 399), (400, 400), (640, 7), (4, 1), (12, 5), (401, 160), (1024, 256)])
+def test_power_of_every_kind_of_window(win, hop):
+    x = np.random.default_rng(win + hop).normal(size=9_000).astype(np.float32)
+    frames = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), win)[::hop]
+    want = np.abs(np.fft.rfft(frames * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win) / win)), axis=1)) ** 2
+    got = audio.spectrogram.cpu(np.empty, x, win, hop, False)
+    np.testing.assert_allclose(got, want, atol=2e-6 * want.max())
+
+
 def test_spectrogram_as_torch():
     torch = pytest.importorskip("torch")
     x = np.random.default_rng(3).normal(size=3000).astype(np.float32)
