@@ -192,7 +192,8 @@ def dump(arguments: argparse.Namespace) -> int:
         else:
             from ..compiler.emit_cuda import device_kernel
             from ..compiler.emit_numba import kernel_text
+            from ..compiler.inward import inward
 
             for kernel in compiled.kernels:
-                print(kernel_text(kernel) if arguments.after == "numba" else device_kernel(kernel).text)
+                print(kernel_text(inward(kernel)) if arguments.after == "numba" else device_kernel(kernel).text)
     return 0

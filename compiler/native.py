@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ..runtime import caches, objects
 from ..runtime.plan import KernelText
 from .emit_numba import kernel_text
+from .inward import inward
 from .loops import Kernel
 from .optimise import Beside, object_of
 
@@ -58,7 +59,7 @@ def object_code(kernel: Kernel, symbol: str) -> bytes:
 
 def build(kernels: Sequence[Kernel]) -> list[KernelText]:
     """Texts of the kernels; afterwards the cache holds an object for each."""
-    texts = []
+    texts, kernels = [], [inward(k) for k in kernels]
     for kernel in kernels:
         text = kernel_text(kernel)
         texts.append(KernelText(kernel.name, text, objects.key_of(text)))
