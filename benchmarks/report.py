@@ -58,12 +58,14 @@ def table(workload: str, results: Results, threads: int) -> str:
     """Medians of one workload, and ours as ratios to each."""
     runs = min(map(len, results.values()))
     lines = [f"{workload}: batches of {BATCH[workload]}, {threads} threads or workers, medians of {runs}",
-             f"{'':16}{'per s':>11}{'CPU s per 1,000':>17}{'ours/it, per CPU s':>20}{'per s':>8}{'first batch':>13}{'peak PSS':>11}"]
+             f"{'':16}{'per s':>11}{'CPU s per 1,000':>17}{'ours/it, per CPU s':>20}{'per s':>8}{'first batch':>13}"
+             f"{'peak PSS':>11}"]
     for name, found in results.items():
         cpu, wall = ratio(results, name, per_cpu), ratio(results, name, per_second)
         first, pss = median(found, lambda r: r["first"]), median(found, lambda r: r["pss"]) / 2**20
         start = f"{first:11.2f} s{pss:7,.0f} MiB" if first else ""
-        lines.append(f"{name:16}{median(found, per_second):11,.0f}{1000 / median(found, per_cpu):17.4g}{cpu:20.2f}{wall:8.2f}{start}")
+        lines.append(f"{name:16}{median(found, per_second):11,.0f}{1000 / median(found, per_cpu):17.4g}{cpu:20.2f}"
+                     f"{wall:8.2f}{start}")
     for name in results:
         for unlike in (DIFFERS[workload].get(name), other_batches(results, name)):
             if unlike:
@@ -81,8 +83,8 @@ def other_batches(results: Results, name: str) -> str:
     if not ours or not its.get("dtype"):
         return ""
     mine = ours[0]
-    same = len(mine["shape"]) == len(its["shape"]) and mine["shape"][0] == its["shape"][0] and mine["shape"][-1] == its["shape"][-1]
-    if same and mine["dtype"] == its["dtype"]:
+    ends = [(len(shape), shape[0], shape[-1]) for shape in (mine["shape"], its["shape"])]
+    if ends[0] == ends[1] and mine["dtype"] == its["dtype"]:
         return ""
     return f"its batches are {its['dtype']}{its['shape']}, ours {mine['dtype']}{mine['shape']}"
 
