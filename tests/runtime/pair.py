@@ -6,6 +6,7 @@ import socket
 import threading
 
 import numpy as np
+from fakes import PATIENT
 from pipec.runtime.attach import RowReader
 from pipec.runtime.attachment import Attachment
 from pipec.runtime.blocks import view
@@ -53,7 +54,7 @@ class Pair:
     def __exit__(self, *_):
         self.sink.stop()
         if self.thread:
-            self.thread.join(10)
+            self.thread.join(PATIENT)
             assert not self.thread.is_alive()
         self.writer.close()
         self.reader.leases.close()

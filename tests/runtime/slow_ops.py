@@ -6,10 +6,16 @@ import time
 import numpy as np
 
 
-def holds(x):
-    """Holds the interpreter for 5 ms, without work, so that nothing that runs beside changes what is measured."""
-    ctypes.PyDLL(None).usleep(5000)
-    return np.int64(x)
+def together(x):
+    """Holds the interpreter until another process is here, for two minutes at most: how many there are."""
+    folder = os.environ["PIPEC_TEST_FOLDER"]
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    hold = ctypes.PyDLL(None).usleep
+    for _ in range(24_000):
+        if len(os.listdir(folder)) > 1:
+            break
+        hold(5000)
+    return np.int64(len(os.listdir(folder)))
 
 
 def tripled(x):
@@ -52,6 +58,7 @@ def deadly_once(x):
 
 
 def endless(x):
-    if int(x) == 7:
+    if int(x) == 15:
+        open(os.environ["PIPEC_TEST_ONCE"], "w").close()
         time.sleep(3600)
     return np.int64(x)

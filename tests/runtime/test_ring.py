@@ -13,6 +13,7 @@ from pipec.runtime.layout import plan_layout
 from pipec.runtime.plan import Column
 
 sys.path.insert(0, str(Path(__file__).parent))
+from fakes import until
 from pair import Pair, array, pattern
 
 
@@ -204,13 +205,13 @@ def test_byte_ring_too_small_for_a_batch_is_an_error_not_a_hang():
         with pytest.raises(DataError):
             pair.attachment.gone = None
 
-            def leave():
+            def leave():                                  # when the writer has seen that it can't go on
+                until(lambda: pair.problem)
                 pair.attachment.gone = "test"
                 os.eventfd_write(pair.attachment.data_fd, 1)
 
-            threading.Timer(0.5, leave).start()
+            threading.Thread(target=leave).start()
             pair.reader.take(16)
-        pair.thread.join(5)
         assert isinstance(pair.problem, DataError) and pair.problem.code == "E0809"
 
 
