@@ -52,7 +52,7 @@ SPECS: dict[str, Spec] = {
                   Formal("by", "value", True), Formal("open", "count")),
     "take": _spec("take(1000)", "keeps the first n records", N),
     "repeat": _spec("repeat(3)", "goes through the records n times", Formal("n", "count", False, False)),
-    "shard": _spec("shard()", "deals out files to ranks instead of positions"),
+    "shard": _spec("shard()", "has no effect: ranks deal out records, whatever files these lie in"),
     "skip_bad": _spec("skip_bad(at_most=0.001)", "leaves out records that can't be read", Formal("at_most", "fraction", True)),
     "balance": _spec("balance(label)", "gives every value of a field equally often", Formal("field", "field", True, False)),
     "share": _spec("share()", "lines above run once for all trainers, lines below in each", Formal("end", "text")),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ..runtime import plan as plans
 from ..runtime.clock import READ, Clock
+from ..runtime.inputs import reachable
 from ..runtime.trial import Trial
 from .borders import Border, borders, frontier, type_bytes, widenings
 from .compile import Compiled
@@ -182,6 +183,15 @@ class _Maker:
                 self.apart.append(f"{row.name} ({_places(row.lines)}) is your own function: the compiler can't look into it")
 
 
+def _in_the_producer(plan: plans.Plan, parts: Sequence[Part]) -> list[str]:
+    """Calls of the user's Python above `share` that worker processes don't run."""
+    first = reachable(plan.above)
+    late = {f"above{k}" for k in range(first, len(plan.above))}
+    return [f"{row.name} ({_places(row.lines)}) runs in the producer's own process, one call after the other: worker processes "
+            "run the lines above the first `batch`, `each` or `pack`"
+            for part in parts if part.name in late for row in part.rows if row.kind == "extern"]
+
+
 def _places(lines: Sequence[Line]) -> str:
     if not lines:
         return "no line of a pipeline"
@@ -227,7 +237,7 @@ def report(compiled: Compiled, trial: Trial | None = None, device: str | None = 
     found = borders(compiled.plan, read, trial.row_bytes if trial is not None and trial.rows else None, records,
                     None if device in (None, "cpu") else placement.devices)
     cached: list[tuple[str, Line | None, float, bool]] = []
-    notes = list(placement.reasons)
+    notes = [*placement.reasons, *_in_the_producer(compiled.plan, parts)]
     pieces = cut(compiled.program.emit)
     if pieces.above and pieces.above[0].kind == "source":
         of = lines_of(list(pieces.above[0].outputs.values()), compiled.program.spans, maker.lines)

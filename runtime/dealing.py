@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from .below import Below, Progress
 from .below import Rows as RowsOf
-from .errors import DataError
+from .errors import DataError, warn
 from .feedback import names_in
 from .order import FOREVER
-from .plan import Plan
+from .plan import Plan, Segment
 from .ranks import Deal, Part, RankSpec, check_own, deal
 
 Ints = NDArray[np.int64]
@@ -337,6 +337,12 @@ def part_of(state: Mapping[str, Any], group: Group | None, counted: bool) -> int
     return part
 
 
+def _shards(segments: Sequence[Segment]) -> bool:
+    """Does a line of these, or of pipelines that they read, ask for files to be dealt out."""
+    return any(order.op == "shard" for s in segments for order in s.orders) or any(
+        _shards(branch) for s in segments for branch in s.start.inputs)
+
+
 class Group:
     """What a loader that is a rank of a group does differently. `own`: its producer makes this rank's records only."""
 
@@ -344,6 +350,9 @@ class Group:
         """Raises PipeError E0840 (the lines below `share` make different numbers of batches), E0841 (not `own`)."""
         self.spec, self.deal, self.own = spec, deal(plan, below, spec), own and spec.world > 1
         self.stacks, self.drops_smaller = below.stacks, below.drops_smaller
+        if spec.world > 1 and _shards(plan.above):
+            warn("`shard()` has no effect: ranks deal out records, whatever files these lie in, each exactly once; leave the "
+                 "line out")
         if self.own:
             check_own(plan, bool(names_in(plan)))
 

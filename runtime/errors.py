@@ -1,7 +1,17 @@
 """What goes wrong while data is read: the record, the program line, the reason, the last good position."""
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass, field
+
+
+def warn(text: str) -> None:
+    """A warning, at the line of the user's that led to it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pipec."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 @dataclass(frozen=True)

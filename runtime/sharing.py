@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,7 @@ import msgspec
 from . import rendezvous
 from .attach import RowReader
 from .attachment import Attachment, gone_error
-from .errors import DataError
+from .errors import DataError, warn
 from .layout import Layout, check_layout
 from .link import Link
 from .messages import Attach, Channel, Group, Joined, Waits, Welcome, error_of
@@ -191,8 +190,7 @@ class Shared(Link):
         if self.joined is None:
             assert self.reader is not None
             while isinstance(joined := self.attachment.expect((Joined, Waits), FOREVER), Waits):
-                warnings.warn(f"this loader waits for its place in the stream: {joined.reason}", RuntimeWarning,
-                              stacklevel=_callers())
+                warn(f"this loader waits for its place in the stream: {joined.reason}")
             assert isinstance(joined, Joined)
             self.reader.place(joined.row, joined.ends, joined.generation)
             self.joined, self.members = joined, joined.members
@@ -298,14 +296,6 @@ class Shared(Link):
             self.alone.close()
             self.alone = None
         self.leave()
-
-
-def _callers() -> int:
-    """How far up the user's code is, for a warning of our caller's."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pipec."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def checked_plan(welcome: Welcome) -> Plan:

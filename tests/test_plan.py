@@ -75,6 +75,17 @@ def test_lines_steps_and_reasons(small: Path, capsys: pytest.CaptureFixture[str]
     assert apart != told
 
 
+def test_where_the_users_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("x\n1\n2\n")
+    text = ('schema Row\n  x: i64\n\nextern fn twice(x: i64) -> i64 from "my:twice"\nextern fn all(x: i64[n]) -> i64[n] from '
+            f'"my:all"\n\npipeline train\n  from csv("{tmp_path}/rows.csv") as Row\n  a = twice(x)\n  batch(4)\n  b = all(a)\n'
+            '  emit b\n')
+    (tmp_path / "a.pipe").write_text(text)
+    (tmp_path / "my.py").write_text("")
+    told = explained(capsys, str(tmp_path / "a.pipe"), "--allow-extern")
+    assert "my:all (line 11) runs in the producer's own process" in told and "my:twice (line 9) runs in" not in told
+
+
 def test_measured(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = explained(capsys, str(small), "--measure", "--seconds", "0.1")
     assert "measured over 27 records" in told

@@ -387,6 +387,13 @@ def test_change_of_world_in_mid_epoch(rows, end):
     assert [sorted(s) for s in seen] == [sorted(order[:48]), sorted(order[48:72]), sorted(order[72:])]
 
 
+def test_shard_has_no_effect_and_ranks_are_told(rows):
+    plain, plan = planned(rows), planned(rows, above="shard()\n  shuffle()")
+    with pytest.warns(RuntimeWarning, match=r"`shard\(\)` has no effect: ranks deal out records") as told:
+        got, _ = of_group(plan, 2)
+    assert {w.filename for w in told} == {__file__} and got == of_group(plain, 2)[0]
+
+
 def test_padding_is_told(rows):
     got, _ = of_group(planned(rows, end='end="pad"', below="batch(n, whole=true)"), 3)
     assert {len(g) for g in got} == {9} and {len(b) for g in got for b, *_ in g} == {4}
