@@ -362,7 +362,9 @@ class Writer:
                 again = self._look_again()
                 slept = time.monotonic()
                 poll.poll(again)
-                self._blame(time.monotonic() - slept)
+                now = time.monotonic()
+                self._blame(now - slept)
+                self.waited, started = self.waited + now - started, now
                 _drain(fd)
             return False
         finally:
