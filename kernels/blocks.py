@@ -120,17 +120,18 @@ class BlockSource:
         self.held -= self.sizes.pop(number)
         self.read_rows.pop(number, None)
 
-    def _count(self, number: int, rows: int) -> None:
-        """Note that rows of a block were read in order; drop a block that is read to the end where not all blocks fit."""
+    def _count(self, runs: list[tuple[int, int]]) -> None:
+        """Note that rows of blocks were read in order; drop blocks that are read to the end where not all blocks fit."""
         with self.lock:
-            if number not in self.kept:
-                return
-            self.read_rows[number] = have = self.read_rows.get(number, 0) + rows
-            if have < int(self.begins[number + 1] - self.begins[number]) or number == self.finished:
-                return
-            before, self.finished = self.finished, number
-            if before in self.kept and self.held / len(self.kept) * len(self.blocks) > min(KEPT, self.most):
-                self._drop(before)
+            for number, rows in runs:
+                if number not in self.kept:
+                    continue
+                self.read_rows[number] = have = self.read_rows.get(number, 0) + rows
+                if have < int(self.begins[number + 1] - self.begins[number]) or number == self.finished:
+                    continue
+                before, self.finished = self.finished, number
+                if before in self.kept and self.held / len(self.kept) * len(self.blocks) > min(KEPT, self.most):
+                    self._drop(before)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -152,6 +153,22 @@ class BlockSource:
         return out
 
     def read_many(self, indexes: Ints) -> tuple[dict[str, Any], dict[int, BadRecord]]:
+        found, bad, runs = self._read(indexes)
+        self._count(runs)
+        return {f: v.array if isinstance(v, Many) else v for f, v in found.items()}, bad
+
+    def lying(self, indexes: Ints) -> dict[str, Many | Coded] | None:
+        """The rows of each field as one array of the schema's dtype and dims; None where one is bad or they have no one size."""
+        found, bad, runs = self._read(indexes)
+        arrays = {f: v for f, v in found.items() if isinstance(v, Many | Coded)}
+        if bad or len(arrays) < len(found) or not all(_as_said(arrays[w.field], w) for w in self.wanted):
+            return None
+        self._count(runs)
+        return arrays
+
+    def _read(self, indexes: Ints) -> tuple[dict[str, Any], dict[int, BadRecord], list[tuple[int, int]]]:
+        """The rows of each field, `Many`, `Coded` or a list; what is bad; (block, rows) of what was read in order."""
+        runs: list[tuple[int, int]] = []
         bad: dict[int, BadRecord] = {}
         pieces: dict[str, list[tuple[Ints, Any]]] = {w.field: [] for w in self.wanted}
         numbers = np.searchsorted(self.begins, indexes, side="right") - 1
@@ -166,8 +183,8 @@ class BlockSource:
             for w in self.wanted:
                 pieces[w.field].append((places, _gathered(block[w.field], w, rows, places, bad)))
             if isinstance(rows, slice):
-                self._count(number, len(places))
-        return _over_the_same({f: _together(parts, len(indexes)) for f, parts in pieces.items()}), bad
+                runs.append((number, len(places)))
+        return _over_the_same({f: _together(parts, len(indexes)) for f, parts in pieces.items()}), bad, runs
 
     def ids(self, indexes: Ints) -> NDArray[np.uint64]:
         return row_ids(self.starts, indexes)
@@ -178,6 +195,12 @@ class BlockSource:
 
     def arrays(self) -> None:
         return None
+
+
+def _as_said(rows: Many | Coded, w: Wanted) -> bool:
+    if isinstance(rows, Coded):
+        return w.dtype is None and rows.codes.shape[1:] == w.dims
+    return rows.values.dtype == w.dtype and rows.values.shape[1:] == w.dims and (rows.mask is not None) == w.missing
 
 
 def _first_line(error: BaseException) -> str:
@@ -243,10 +266,10 @@ def _together(parts: list[tuple[Ints, Any]], count: int) -> Any:
                 out[place] = None if value is np.ma.masked else value
         return out
     if len(parts) == 1:
-        return parts[0][1].array
+        return parts[0][1]
     back = np.argsort(np.concatenate([p for p, _ in parts]), kind="stable")
     masks = [m.mask for _, m in parts if m.mask is not None]
-    return Many(np.concatenate([m.values for _, m in parts])[back], np.concatenate(masks)[back] if masks else None).array
+    return Many(np.concatenate([m.values for _, m in parts])[back], np.concatenate(masks)[back] if masks else None)
 
 
 def _over_the_same(fields: dict[str, Any]) -> dict[str, Any]:

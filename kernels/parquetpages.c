@@ -315,9 +315,10 @@ static int64_t take_levels(Reader *r, uint32_t *there, int64_t n) {
 }
 
 #define SPREAD(T, VALUE, WHERE) do { \
-    char *out = (char *)(intptr_t)c->out + row * c->out_step; \
-    if (m == n) for (int64_t i = 0; i < n; i++, out += c->out_step) { T v = (T)(VALUE(i)); memcpy(out, &v, sizeof v); } \
-    else for (int64_t i = 0, k = 0; i < n; i++, out += c->out_step) { \
+    const int64_t step = c->out_step; \
+    char *out = (char *)(intptr_t)c->out + row * step; \
+    if (m == n) for (int64_t i = 0; i < n; i++, out += step) { T v = (T)(VALUE(i)); memcpy(out, &v, sizeof v); } \
+    else for (int64_t i = 0, k = 0; i < n; i++, out += step) { \
         T v = (T)WHERE((T)(VALUE(k)), (T)there[i]); memcpy(out, &v, sizeof v); k += there[i]; } \
 } while (0)
 
@@ -383,8 +384,9 @@ static int rows_of(Reader *r, Column *c, int64_t row, int64_t n) {
     }
     c->nulls += n - m;
     if (c->gone) {
-        char *gone = (char *)(intptr_t)c->gone + row * c->gone_step;
-        for (int64_t i = 0; i < n; i++, gone += c->gone_step) *gone = (char)(there[i] ^ 1);
+        const int64_t step = c->gone_step;
+        char *gone = (char *)(intptr_t)c->gone + row * step;
+        for (int64_t i = 0; i < n; i++, gone += step) *gone = (char)(there[i] ^ 1);
     }
     if (r->plain) return plain_rows(r, c, row, n, m, there, places);
     if (m && (!take(&r->values, places, m) || greatest(places, m) >= (uint64_t)c->entries)) return 0;
@@ -489,6 +491,34 @@ static PyObject *texts(PyObject *self, PyObject *args) {
     return PyLong_FromLongLong(found);
 }
 
+FAST static void number_all(const int32_t *codes, int64_t first, int64_t *cells, uint8_t *gone, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        cells[i] = codes[i] + first;
+        gone[i] = codes[i] < 0;
+    }
+}
+
+static PyObject *numbers(PyObject *self, PyObject *args) {
+    Py_buffer codes, cells, gone;
+    long long first;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*Lw*w*", &codes, &first, &cells, &gone)) return NULL;
+    int right = codes.len == gone.len * 4 && cells.len == gone.len * 8;
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        number_all(codes.buf, first, cells.buf, gone.buf, gone.len);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&codes);
+    PyBuffer_Release(&cells);
+    PyBuffer_Release(&gone);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "the arrays have unlike sizes");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static uint64_t murmur(const uint8_t *at, int64_t size) {
     const uint64_t m = UINT64_C(0xC6A4A7935BD1E995);
     uint64_t h = (uint64_t)size * m, k;
@@ -535,6 +565,7 @@ static PyMethodDef methods[] = {
     {"pages", pages, METH_VARARGS, "pages(data) -> list of (kind, at, stored, unpacked, count, plain, levels, packed) | None"},
     {"decode", decode, METH_VARARGS, "decode(columns, pages, rows) -> bool: are all outputs filled"},
     {"texts", texts, METH_VARARGS, "texts(parts, ends, out) -> how many, -1 for damage"},
+    {"numbers", numbers, METH_VARARGS, "numbers(codes, first, cells, gone): codes + first, and which are below 0"},
     {"digests", digests, METH_VARARGS, "digests(data, ends, out): MurmurHash64A (seed 0) of each text"},
     {NULL, NULL, 0, NULL},
 };

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .columns import MISSING, Stacked, Wanted
+from .extensions import extension
 from .words import Words
 
 MOST_UNPACKED = 128 << 20   # bytes of one field's pages in memory at once; Arrow takes page after page
@@ -24,15 +23,6 @@ _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
 _STORED = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 0}
 Pread = Callable[[int, int], bytes]   # (size, offset)
 Table = NDArray[np.int64]
-
-
-@cache
-def extension() -> Any | None:
-    """The C extension `parquetpages.c`, None where it isn't built."""
-    try:
-        return import_module(f"{__package__}._parquetpages")
-    except ImportError:
-        return None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .extensions import extension
 from .table import digests
 
 Ints = NDArray[np.int64]
@@ -72,7 +73,12 @@ class Words:
         first, count = self.array.offset, len(self.array) + 1
         bounds = np.frombuffer(ends, np.int64 if wide else np.int32)[first : first + count].astype(np.int64)
         text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.zeros(0, np.uint8)
-        found: NDArray[np.uint64] = digests(text, bounds - bounds[0])
+        made = extension()
+        if made is None:
+            found: NDArray[np.uint64] = digests(text, bounds - bounds[0])
+            return found
+        found = np.empty(len(self.array), np.uint64)
+        made.digests(text, bounds - bounds[0], found)
         return found
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -124,6 +130,16 @@ def coded(array: Any) -> tuple[Words, NDArray[np.int32]] | None:
     if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(words):
         raise ValueError("its dictionary is damaged")
     return Words(words), codes
+
+
+def numbered(codes: NDArray[np.int32], first: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """Codes as numbers from `first` on, anything where one is missing (-1), and where that is."""
+    made = extension()
+    if made is None or not codes.flags.c_contiguous:
+        return codes + np.int64(first), codes < 0
+    cells, gone = np.empty(codes.shape, np.int64), np.empty(codes.shape, np.bool_)
+    made.numbers(codes, first, cells, gone)
+    return cells, gone
 
 
 def _codes(indices: Any) -> NDArray[np.int32]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.words import Coded
+from ..kernels.words import Coded, numbered
 from .blocks import DTYPES, NUMBERS, Block, Bump, Ints, address_of, view
 from .errors import DataError
 from .feedback import PREFIX as WEIGHT
@@ -188,13 +188,12 @@ class Values:
         if not fits or slot.missing != values.gaps or not self.texts.attach(values.words):
             self.give_array(frames, slot_name, values.array)
             return
-        cells = self.texts.alike(values.words)[codes] if self.alike else codes + np.int64(self.texts.kept)
+        cells, gone = (self.texts.alike(values.words)[codes], codes < 0) if self.alike else numbered(codes, self.texts.kept)
         turns = np.arange(frames.count)
         self.give_rows(frames, slot_name, address_of(cells) + turns * cells.strides[0], cells)
         held = frames.values[slot_name]
         held.objects = Asked(self.texts, cells)
         if slot.missing:
-            gone = codes < 0
             held.mask = address_of(gone) + turns * gone.strides[0]
             held.keep.append(gone)
 
@@ -217,6 +216,8 @@ class Values:
         assert held.objects is not None
         held.at = np.zeros(frames.count, np.int64)
         held.sizes = np.zeros((frames.count, len(slot.dims)), np.int64)
+        if slot.missing and held.mask is None:
+            held.mask = np.zeros(frames.count, np.int64)
         for r in frames.alive():
             values = objects(held.objects[r])
             if values.ndim != len(slot.dims):
@@ -226,8 +227,7 @@ class Values:
             cells = self.texts.cells(values.reshape(-1), values.size)
             held.at[r], held.sizes[r] = address_of(cells), values.shape
             held.keep.append(cells)
-            if slot.missing:
-                held.mask = np.zeros(frames.count, np.int64) if held.mask is None else held.mask
+            if held.mask is not None:
                 gone = cells == 0
                 held.mask[r] = address_of(gone)
                 held.keep.append(gone)

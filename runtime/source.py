@@ -94,6 +94,8 @@ class FromSource:
 
     def _laid(self, name: str, text: str) -> Laid | None:
         """Where a field's records lie one after the other, in one array or in one for each file."""
+        if "?" in text:
+            return None
         parts = getattr(self.source, "parts", {}).get(name)
         if self.arrays is not None:
             return Laid.of([self.arrays[name]])
@@ -159,6 +161,8 @@ class FromSource:
         return frames
 
     def lies(self, fields: Mapping[str, str], indexes: Ints, turn: int) -> Lying | None:
+        if isinstance(self.source, BlockSource):
+            return self._rows_lie(self.source, fields, indexes)
         if not self.laid.keys() >= fields.keys():
             return None
         ones = np.ones(len(indexes), np.int64)
@@ -168,6 +172,26 @@ class FromSource:
             found[slot], copies = self.laid[name].runs(indexes, ones)
             keep += copies
         return Lying(found, None, keep)
+
+    def _rows_lie(self, source: BlockSource, fields: Mapping[str, str], indexes: Ints) -> Lying | None:
+        try:
+            found = source.lying(indexes)
+        except SourceError as error:
+            raise self._failed(error) from None
+        if found is None:
+            return None
+        lying, turns = Lying({}), np.arange(len(indexes))
+        for name, slot in fields.items():
+            rows = found[name]
+            if isinstance(rows, Coded):
+                lying.texts[slot] = rows
+                continue
+            for array, put in ((rows.values, lying.at), (rows.mask, lying.masks)):
+                if array is not None:
+                    lain = np.ascontiguousarray(array)
+                    put[slot] = address_of(lain) + turns * lain.strides[0]
+                    lying.keep.append(lain)
+        return lying
 
     def name(self, index: int, turn: int) -> str:
         return self.source.name(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pipec.compiler.compile import plan_for
+from pipec.kernels import parquetpages, words
 from pipec.runtime import feed as feeds
 from pipec.runtime.order import Permutation
 from running import assert_same, delivered, interpreted
@@ -48,6 +49,20 @@ pipeline p
   batch(4)
   emit a, b, c
 """.replace("  c = count() + 0 * a[0]\n", "").replace(", c", ""),
+    "rows of tables": """schema Click
+  n: i32?[2] from "n{1..2}"
+  word: text?[3] from "w{1..3}"
+  plain: text from "p"
+  x: f64?
+pipeline p
+  from parquet("{2}") as Click
+  shuffle(chunk=8, mix=4)
+  a = [log1p(max(n[i] ?? 0, 0)) for i]
+  b = [if missing(word[j]) then -1 else hash(word[j] ?? "none") % 1000 for j]
+  c = cross(plain, word[0] ?? plain)
+  d = x ?? 0.5
+  emit a, b, c, d
+""",
 }
 
 
@@ -57,13 +72,23 @@ def files(tmp_path):
     np.savez(tmp_path / "d.npz", x=rng.integers(0, 256, (300, 4, 3), np.uint8), n=rng.integers(-1, 3, 300, np.int32))
     for k, count in enumerate((101, 57, 3, 88)):
         rng.integers(0, 5000, count, np.uint16).tofile(tmp_path / f"t{k}.bin")
-    return tmp_path / "d.npz", tmp_path / "t*.bin"
+    words = [[f"w{v}" * (v % 4) if v else None for v in rng.integers(0, 30, 300).tolist()] for _ in range(4)]
+    columns = {f"w{k}": v for k, v in enumerate(words, 1)} | {"p": [w or "plain" for w in words[3]]}
+    columns |= {k: [v or None for v in rng.integers(-3, 9, 300).tolist()] for k in ("n1", "n2", "x")}
+    tables = pytest.importorskip("pyarrow")
+    types = {"n1": tables.int32(), "n2": tables.int32(), "x": tables.float64()}
+    table = tables.table({k: tables.array(v, types.get(k, tables.string())) for k, v in columns.items()})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "t.parquet", row_group_size=130)
+    return tmp_path / "d.npz", tmp_path / "t*.bin", tmp_path / "t.parquet"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_straight_is_as_frames_are(name, files, tmp_path, monkeypatch):
     path = tmp_path / "p.pipe"
-    path.write_text((HEAD + PROGRAMS[name]).replace("{0}", str(files[0])).replace("{1}", str(files[1])))
+    text = HEAD + PROGRAMS[name]
+    for number, file in enumerate(files):
+        text = text.replace(f"{{{number}}}", str(file))
+    path.write_text(text)
     plan = plan_for(str(path))
     assert feeds.straight_step(plan.above[-1].program) is not None
     ran, found = feeds.run_straight, []
@@ -78,6 +103,12 @@ def test_straight_is_as_frames_are(name, files, tmp_path, monkeypatch):
     monkeypatch.setattr(feeds, "straight_step", lambda program: None)
     assert_same(got, delivered(path))
     assert_same(got, interpreted(path))
+
+
+def test_rows_of_tables_without_the_extension(files, tmp_path, monkeypatch):
+    for module in (parquetpages, words):
+        monkeypatch.setattr(module, "extension", lambda: None)
+    test_straight_is_as_frames_are("rows of tables", files, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("n", [10_000, 65_536, 65_537, 1_000_003, 2**33 + 5])
