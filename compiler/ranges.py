@@ -289,7 +289,7 @@ class Ranges:
 
 def _least_size(n: Node) -> int:
     """A size of an operator's result may be known not to be 0."""
-    operator = OPERATORS.get(n.get("op", ""))
+    operator = operator_of(n)
     return int(operator.least_sizes.get((n["part"], n["axis"]), 0)) if operator is not None else 0
 
 

@@ -179,9 +179,9 @@ class Stages:
                      (f"stages: {', '.join(sorted(known))}",), fixes)
 
     def _operator(self, name: str) -> bool:
-        from ..kernels.ops import OPERATORS
+        from .signatures import operators
 
-        return name in OPERATORS
+        return name in operators()
 
     def _draws(self, function: object) -> bool:
         return bool(getattr(function, "draws", False))

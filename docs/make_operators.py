@@ -202,7 +202,7 @@ def library() -> str:
 
 def operators() -> str:
     out = []
-    for module in Registry.modules:
+    for module in sorted(Registry.modules):
         loaded = import_module(f"pipec.kernels.{module}")
         out.append(f"### {TITLES[module]}\n")
         for operator in OPERATORS.values():

@@ -64,15 +64,15 @@ class Operator:
 
 class Registry(dict[str, Operator]):
     """Operators by name. One that isn't here yet is looked for in the modules that define operators, so that a process
-    that only runs a plan imports them when it first needs one."""
+    that only runs a plan imports them when it first needs one, and no more than it needs."""
 
-    modules = ("audio", "decode", "filters", "resize", "table", "text", "warp")
+    modules = ("decode", "resize", "text", "table", "audio", "filters", "warp")   # what is called most first
 
     def __missing__(self, name: str) -> Operator:
         for module in self.modules:
             import_module(f"{__package__}.{module}")
-        if name in self:
-            return self[name]
+            if name in self:
+                return self[name]
         raise KeyError(name)
 
 

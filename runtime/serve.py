@@ -258,6 +258,13 @@ def counts_of(engine: Any) -> dict[str, Any]:
     return {**numbers, "cpu_seconds": sum(os.times()[:2])}
 
 
+def _get_ready() -> None:
+    """Load what every engine needs, while the consumer is still looking for its plan."""
+    with contextlib.suppress(Exception):                    # what goes wrong is told when it is asked for
+        importlib.import_module("pipec.runtime.engine")
+        importlib.import_module("pipec.runtime.objects").target()
+
+
 def main(fd: int) -> int:
     """A producer process: `fd` is its socket, its parent the consumer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)            # Ctrl-C is the consumer's business: it ends, we follow
@@ -271,6 +278,7 @@ def main(fd: int) -> int:
         parent = os.pidfd_open(pid)
     if os.getppid() != pid:                                 # it has ended, and its number may be another's
         return 0
+    _get_ready()
     try:
         Producer(Channel(sock), parent).serve()
     finally:

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from graphs_by_hand import ap, build, defined, field, index, run
 from pipec.compiler.graph import const, node
+from pipec.compiler.signatures import operators
 from pipec.dsl.parse import parse_head
 from pipec.dsl.types import BOOL, I64, TEXT, Type
-from pipec.kernels.ops import OPERATORS
 from pipec.kernels.scalar import SCALARS
 from pipec.runtime.blocks import DTYPES
 
-RESIZE = OPERATORS["resize"]   # the registry imports its modules when first asked
+OPERATORS = operators()
+RESIZE = OPERATORS["resize"]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 1e-30, -1e-42, 3e38, 700.0, np.inf, -np.inf, np.nan, 0.1, 12345.678]
 WORDS = {np.dtype(v): k for k, v in DTYPES.items()}
 
