@@ -161,12 +161,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         unknown = ", ".join(f"`{r}`" for r in rest)
         top.exit(2, f"pipec {arguments.command} doesn't know {unknown}; `pipec {arguments.command} --help` lists what it knows\n")
     try:
-        return _reported(arguments)
+        status = _reported(arguments)
     except KeyboardInterrupt:
-        return 130
+        status = 130
     except BrokenPipeError:                # `pipec dump … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if status == 130:
+        exec("")   # Python ends by SIGINT itself if the last text it ran, of a dataclass or so, was interrupted; now that's this
+    return status
 
 
 def _reported(arguments: argparse.Namespace) -> int:
