@@ -104,14 +104,22 @@ def render(problems: Sequence[Problem], texts: Mapping[str, str], color: bool = 
     return "\n\n".join(_problem(p, texts, _Paint(color)) for p in problems)
 
 
+def reached(epoch: int | None, position: int | None) -> list[str]:
+    """How far a stream got, if anywhere, where no record is named."""
+    if not position and (not epoch or position is None):
+        return []
+    of = "" if epoch is None else f" of epoch {epoch}"
+    return [f"every record before position {position or 0:,}{of} was delivered"]
+
+
 def render_data_error(error: Any, texts: Mapping[str, str], color: bool = False) -> str:
     """A `DataError` of the runtime (by its attributes) in the look of a problem."""
     notes = []
     if error.record:
         place = "" if error.position is None else f"position {error.position:,} of "
         notes.append(f"record {error.record}" + ("" if error.epoch is None else f", {place}epoch {error.epoch}"))
-    elif error.position:
-        notes.append(f"every record before position {error.position:,} was delivered")
+    else:
+        notes += reached(error.epoch, error.position)
     where = error.where
     span = Span("", 0, 0) if where is None else Span(where.file, where.start, where.end)
     problem = Problem(error.code, error.title, span, error.label, notes=(*notes, *error.notes))

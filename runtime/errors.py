@@ -45,8 +45,10 @@ class DataError(Exception):
         if self.record:
             place = "" if self.position is None else f"position {self.position} of "
             parts.append(f"record {self.record}" + (f", {place}epoch {self.epoch}" if self.epoch is not None else ""))
-        elif self.position:
-            parts.append(f"every record before position {self.position} was delivered")
+        else:
+            from ..dsl.render import reached
+
+            parts += reached(self.epoch, self.position)
         return "; ".join([*parts, *self.notes])
 
     def __reduce__(self) -> tuple[object, ...]:

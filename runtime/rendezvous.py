@@ -101,13 +101,15 @@ def connect(name: str) -> socket.socket | None:
         return None
     except OSError as error:
         sock.close()
-        raise DataError("E0830", f"the server `{name}` can't be reached: {error.strerror}") from error
+        raise DataError("E0830", f"the server `{name}` can't be reached: {error.strerror}", notes=(
+            f"its socket is `{socket_path(name)}`", "`pipec ps` lists the servers of this user and machine")) from error
     except BaseException:
         sock.close()
         raise
     if peer(sock)[1] != os.getuid():
         sock.close()
-        raise DataError("E0830", f"the server `{name}` is another user's")
+        raise DataError("E0830", f"the server `{name}` is another user's", notes=(
+            "consumers and their server have to be one user's: serve it yourself, or run the training as that user",))
     return sock
 
 

@@ -115,10 +115,12 @@ class Server:
 
 
 def _no_server(name: str) -> DataError:
-    there = rendezvous.names()
-    listed = f"these are there: {', '.join(there)}" if there else "there are none"
+    there = [r.name for r in rendezvous.reports()]
+    listed = [f"these are there: {', '.join(there)}" if there else "there are none"]
+    if name in rendezvous.names() and name not in there:
+        listed = ["there was one: it was killed, and its socket doesn't answer any more"]
     return DataError("E0830", f"there is no server `{name}`", notes=(
-        listed, f"start it: `pipec serve FILE --name {name}`; `pipec ps` lists those of this user and machine"))
+        *listed, f"start it: `pipec serve FILE --name {name}`; `pipec ps` lists those of this user and machine"))
 
 
 def _cannot_start(answer: bytes, log: Any) -> DataError:
@@ -215,10 +217,11 @@ class Shared(Link):
         place = (epoch, start, skip)
         if self.alone is not None:
             return self._alone_at(place, there)
+        untold = self.reader is not None and self.attachment.gone is None and self.attachment.failure is None
         if self.reader is not None:
             self.attachment.pump()
         if self.reader is None or self.attachment.gone is not None:
-            self._again(place)
+            self._again(place, untold)
         elif not there and not self._placed_at(place):
             self.ask_for("epoch", place)
         try:
@@ -251,14 +254,20 @@ class Shared(Link):
                                                       joined.skip if joined.epoch == place[0] else 0):
             self.reader.skip_to(*place[1:])
 
-    def _again(self, place: Place | None) -> None:
-        """Find the server again, or another of its name, and go on there; unless it said that there is no more."""
+    def _again(self, place: Place | None, untold: bool = False) -> None:
+        """Find the server again, or another of its name, and go on there; unless it said that there is no more.
+
+        `untold`: the loop doesn't know yet that it has gone, and is told so where no other is there."""
         failure = self.attachment.failure if self.reader is not None else None
         if failure is not None and failure.code == "E0833":
             raise error_of(failure)
+        gone = error_of(failure) if failure is not None else gone_error(self.attachment.gone or "it has left") if untold else None
         others = self.members
         self.leave()
-        self.connect(AGAIN_SECONDS)
+        try:
+            self.connect(0.0 if untold else AGAIN_SECONDS)
+        except DataError as error:
+            raise (gone if untold and gone is not None and error.code == "E0830" else error) from None
         self.ask_for(self.join if place is None else "epoch", place, others, together=True)
 
     def _alone_at(self, place: Place, there: bool) -> RowReader:

@@ -215,7 +215,7 @@ error[E0801]: this JPEG ends early
   = note: 21,004 of 98,311 bytes decoded
   = note: record n01440764_10026 of train-000017.tar, position 7 of epoch 3"""
     error.record = ""
-    assert render_data_error(error, {}).endswith("  = note: every record before position 7 was delivered")
+    assert render_data_error(error, {}).endswith("  = note: every record before position 7 of epoch 3 was delivered")
 
 
 def test_json():

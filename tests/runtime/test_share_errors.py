@@ -1,6 +1,7 @@
 """What ends a stream reaches all who read it, soon, with the record and where to go on."""
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fakes
+from pipec.runtime import rendezvous, sharing
 from pipec.runtime.errors import DataError
 from served import consumer, serving
 from test_sharing import together
@@ -61,3 +63,25 @@ def test_an_error_reaches_all_soon_with_the_record_and_where_to_go_on(monkeypatc
             assert "E0801: this JPEG ends early" in told and "record a.jpg of x.tar, position 48 of epoch 0" in told
             assert seen == list(range(48 // batch * batch)) and state["next"] == len(seen)
             assert not seen or f"every record before position {len(seen)} was delivered" in told
+
+
+def test_a_server_that_goes_between_two_epochs_is_told_at_once(monkeypatch):
+    """Unless another one is there, which goes on."""
+    monkeypatch.setattr(sharing, "AGAIN_SECONDS", 0.2)
+    plan = fakes.plan(rows=50, width=64)
+    with serving(plan=plan, name="one") as server:
+        loader = consumer(server, 7)
+        assert len([b for b in loader]) == 8
+    with serving(plan=plan, name="one"):
+        assert [label for b in loader for label in b.label.tolist()] == [1000 + k for k in range(50)]
+    with pytest.raises(DataError, match="E0834"):
+        next(iter(loader))
+    with pytest.raises(DataError, match="E0830: there is no server `one`; there are none; start it: `pipec serve FILE"):
+        next(iter(loader))
+    with socket.socket(socket.AF_UNIX) as dead:           # as a server that is killed leaves it
+        dead.bind(str(rendezvous.socket_path("one")))
+    with pytest.raises(DataError, match="there was one: it was killed"):
+        sharing.Server("one").connect(0.0)
+    with serving(plan=plan, name="one"):
+        assert [label for b in loader for label in b.label.tolist()] == [2000 + k for k in range(50)]
+    loader.close()
