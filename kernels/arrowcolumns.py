@@ -110,6 +110,10 @@ def storage(array: Any) -> Any:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         elif t.is_dictionary(array.type):
+            words = array.dictionary
+            plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(words.type)
+            if plain is not None:   # pyarrow can't decode these
+                array = pa.DictionaryArray.from_arrays(array.indices, words.cast(plain))
             array = array.dictionary_decode()
         elif t.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)

@@ -16,6 +16,8 @@ from .fetch import is_remote
 from .ops import BadRecord
 from .sources import Column, SourceError, expand, row_ids, value_of
 
+ENTRY = 48   # bytes of what LMDB keeps under the name of a database
+
 
 class LmdbSource:
     """Entries of all databases (a folder with data.mdb, or the file). All keys are held in memory."""
@@ -34,7 +36,10 @@ class LmdbSource:
         self.opened, self.keys = [], []
         for path in self.paths:
             try:
-                database = lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False)
+                if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
+                    raise SourceError("E0810", f"the folder `{path}` holds no data.mdb")
+                database = lmdb.open(path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False, max_dbs=1)
+                _plain(database, path)
                 with database.begin() as reader, reader.cursor() as cursor:
                     self.keys.append(list(cursor.iternext(keys=True, values=False)))
             except lmdb.Error as error:
@@ -69,3 +74,19 @@ class LmdbSource:
 
     def arrays(self) -> None:
         return None
+
+
+def _plain(database: Any, path: str) -> None:
+    """Raises SourceError where keys stand for databases in the database."""
+    import lmdb
+
+    with database.begin() as reader, reader.cursor() as cursor:
+        first = next(iter(cursor), None)
+    if first is None or len(first[1]) != ENTRY:
+        return
+    try:
+        database.open_db(first[0], create=False)
+    except lmdb.Error:   # a value that happens to have this length
+        return
+    raise SourceError("E0810", f"`{path}` holds databases with names, which aren't read",
+                      (f"the first is `{first[0][:40].decode('utf-8', 'replace')}`: copy its entries to a file of their own",))

@@ -2,10 +2,11 @@
 
 Members that stand next to each other and share a key are one sample. The key is everything up to the
 first dot after the last slash; the rest, in lower case, names the field. Members without a dot, hidden
-files, `__meta__`-like names, directories and links are passed over.
+files, `__meta__`-like names, directories and links are passed over. The column `__key__` is the key.
 """
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -23,7 +24,9 @@ from .sources import FILE_SHIFT, Column, SourceError, files_of, shown, stacked, 
 from .storage import Files
 
 BLOCK = 512
-VERSION = 1  # of the index format
+SCANNED = 1 << 20  # bytes that are read at once behind an archive's end
+VERSION = 2  # of the index format
+KEY = "__key__"  # a column that every sample has: its key
 
 
 class Shard(msgspec.Struct):
@@ -69,15 +72,27 @@ def _scanned(files: Files, number: int) -> Shard:
 
 
 def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
-    try:
-        archive = tarfile.TarFile(fileobj=file)
-    except (tarfile.TarError, EOFError, ValueError, OverflowError):
-        _fault(shard, shown, "this is no tar archive")
-        return
+    """Index an archive, and further ones that stand behind it in the file (`cat a.tar b.tar`)."""
+    begin: int | None = 0
+    while begin is not None:
+        file.seek(begin)
+        try:
+            archive = tarfile.TarFile(fileobj=file)
+        except (tarfile.TarError, EOFError, ValueError, OverflowError):
+            if begin == 0:
+                _fault(shard, shown, "this is no tar archive")
+            return
+        if begin and archive.firstmember is None:
+            return   # what stands behind an archive's end and is none is padding
+        begin = _scan_archive(shard, archive, file, size, shown)
+
+
+def _scan_archive(shard: Shard, archive: tarfile.TarFile, file: Any, size: int, shown: str) -> int | None:
+    """Index the members of one archive; returns where another may begin, None where nothing follows."""
     last: str | None = None
-    end = 0
+    end = archive.offset
     for member in _members(archive):
-        end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+        end = archive.offset
         split = split_name(member.name) if member.isreg() else None
         if split is None:
             continue
@@ -87,11 +102,25 @@ def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
             last = key
         number = len(shard.keys) - 1
         _place(shard, number, field, member)
-        if member.offset_data + member.size > size:
+        if member.issparse():
+            shard.faults.setdefault(number, f"`{member.name}` is stored with holes: write the shard without `tar --sparse`")
+        elif member.offset_data + member.size > size:
             shard.faults[number] = f"`{member.name}` is cut short: the shard ends at byte {size:,}"
-            return
+            return None
     if not _ends_well(file, max(end, 0), size):
         _fault(shard, shown, f"the shard is damaged or cut at byte {end:,}")
+        return None
+    return _behind(file, max(end, 0))
+
+
+def _behind(file: Any, at: int) -> int | None:
+    """The first block from `at` on that holds more than zeros."""
+    file.seek(at)
+    while data := file.read(SCANNED):
+        if data.count(0) < len(data):
+            return at + (len(data) - len(data.lstrip(b"\0"))) // BLOCK * BLOCK
+        at += len(data)
+    return None
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -169,7 +198,7 @@ class TarSource:
         self.faults = {int(self.starts[n]) + i: r for n, s in enumerate(shards) for i, r in s.faults.items()}
         present = sorted({field for s in shards for field in s.offsets})
         self.places = {names: self._column(shards, self._present(names, present, field))
-                       for field, columns_, _ in columns for names in columns_}
+                       for field, columns_, _ in columns for names in columns_ if names != (KEY,)}
 
     def _present(self, names: tuple[str, ...], present: list[str], field: str) -> list[str]:
         """Those alternatives that some sample has; none at all is an error of the whole source."""
@@ -204,6 +233,8 @@ class TarSource:
                 for field, columns, type_text in self.columns}
 
     def _value(self, index: int, names: tuple[str, ...], type_text: str) -> Any:
+        if names == (KEY,):
+            return value_of(os.fsencode(self.keys[index]), type_text, "the key")
         offsets, sizes = self.places[names]
         if sizes[index] < 0 and "?" in type_text:
             return None

@@ -53,6 +53,25 @@ def test_junk_members_are_no_samples(tmp_path):
     assert source.read(0)["jpg"] == b"long"
 
 
+def test_archives_one_behind_the_other(tmp_path):
+    first, second = tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]), tar_bytes([("b.txt", b"3"), ("c.txt", b"4")])
+    for between, after in ((b"", b""), (bytes(3 << 20), b"padding that is no header" * 100)):
+        (tmp_path / "a.tar").write_bytes(first + between + second + after)
+        source = tar_source(tmp_path / "a.tar", ("txt", "text"), ("__key__", "path"))
+        assert [tuple(source.read(i).values()) for i in range(len(source))] == [
+            ("1", "a"), ("2", "b"), ("3", "b"), ("4", "c")], "the records of one key don't meet"
+
+
+def test_members_with_holes_are_bad_and_those_behind_them_are_read(tmp_path):
+    from test_sources_kinds import sparse
+
+    (tmp_path / "a.tar").write_bytes(sparse())
+    source = tar_source(tmp_path / "a.tar", ("jpg", "bytes"))
+    with pytest.raises(BadRecord, match=r"`a.jpg` is stored with holes"):
+        source.read(0)
+    assert len(source) == 2 and source.read(1) == {"jpg": b"B"}
+
+
 def test_the_same_member_twice_is_a_bad_record(tmp_path):
     (tmp_path / "a.tar").write_bytes(tar_bytes([("a.txt", b"1"), ("a.txt", b"2"), ("b.txt", b"3")]))
     source = tar_source(tmp_path / "a.tar", ("txt", "text"))

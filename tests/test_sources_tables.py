@@ -12,7 +12,7 @@ from pipec.kernels import blocks, rows
 from pipec.kernels.ops import BadRecord
 from pipec.kernels.sources import KINDS, SourceError, open_source
 from pipec.kernels.words import Coded
-from running import assert_compiled_is_interpreted
+from running import assert_compiled_is_interpreted, delivered, interpreted
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -637,3 +637,24 @@ def test_habits_of_other_tools_are_named(tmp_path):
         "this line is no JSON: invalid character (byte 6); JSON has no NaN and no Infinity: write null",
         "this line is no JSON: it holds only spaces", "`a` is a bool (true), not f64",
         "this line is a list, not an object: `jq -c '.[]'` makes lines of a list of objects"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_where_no_row_can_be_read(tmp_path, kind):
+    rows = [{"a": None, "t": "x"}] * 5
+    if kind == "jsonl":
+        (tmp_path / "data").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema([("a", pa.int64()), ("t", pa.string())])), tmp_path / "data")
+    (tmp_path / "p.pipe").write_text(f'schema Row\n  a: i64\n  t: text?\n\npipeline p\n  from {kind}("{tmp_path}/data") as Row\n'
+                                     '  skip_bad(at_most=1)\n  s = t ?? "-"\n  u = lower(s)\n  emit a, s, u\n')
+    assert delivered(tmp_path / "p.pipe") == interpreted(tmp_path / "p.pipe") == []
+
+
+@pytest.mark.parametrize("words", [pa.string_view(), pa.binary_view(), pa.large_string()])
+def test_dictionaries_of_views_as_polars_writes_them(tmp_path, words):
+    values = pa.array(["p", "a text that is longer than twelve bytes"], words)
+    data = pa.table({"t": pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1], pa.uint32()), values)})
+    _ipc(pa.ipc.new_file, data, tmp_path / "t.arrow")
+    assert column(opened("arrow", tmp_path / "t.arrow", "t: text?"), "t") == [
+        "a text that is longer than twelve bytes", "p", None, "a text that is longer than twelve bytes"]
