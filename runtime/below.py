@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,17 +72,7 @@ class Below:
         self.replays = any(s.takes or s.orders or s.start.options.get("edges") for s in plan.below)
 
     def _stacks_views(self) -> bool:
-        """Can whole runs of rows go through the record program and become a batch without copies?"""
-        if not self.later or self.plan.below[0].takes or self.plan.below[0].orders:
-            return False
-        start = self.later[0].segment.start
-        program = self.plan.below[0].program
-        plain = start.kind == "batch" and not start.options.get("padded") and not start.options.get("edges")
-        slots = {s.name: s for s in program.slots}
-        simple = all(self._at_once(s, slots) for s in program.steps)
-        fixed = all(slots[slot].fixed and not slots[slot].missing for _, slot in program.outputs)
-        rows_fixed = all(c.dtype in DTYPES and None not in c.dims and not c.missing for c in self.plan.rows)
-        return plain and simple and fixed and rows_fixed and "budget" not in (start.options.get("has") or ())
+        return one_by_one(self.plan, self._at_once) is None
 
     def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
         """Does it suit all records of a batch together?"""
@@ -155,6 +145,28 @@ class Below:
             raise data_error(program, frames.failures[0], f"row {frames.failures[0].frame} of a batch", self.first.epoch,
                              int(rows.fields["_next"][0]) - 1, None)
         return {name: _output(runner, frames, made, slot, rows, program) for name, slot in program.outputs}
+
+
+def one_by_one(plan: Plan, at_once: Callable[[Step, Mapping[str, Slot]], bool]) -> str | None:
+    """Why rows go through the record program one at a time; None where whole runs of them become a batch without copies.
+
+    `at_once`: does a step suit all records of a batch together?
+    """
+    first, *later = plan.below
+    if not later or later[0].start.kind != "batch":
+        return "no `batch` stands below `share()`"
+    start, program = later[0].start, first.program
+    if first.takes or first.orders:
+        return "records are counted or left out before `batch`"
+    if start.options.get("padded") or start.options.get("edges") or "budget" in (start.options.get("has") or ()):
+        return "batches are padded, or of records of like length"
+    slots = {s.name: s for s in program.slots}
+    if not all(slots[slot].fixed and not slots[slot].missing for _, slot in program.outputs) or any(
+            c.dtype not in DTYPES or None in c.dims or c.missing for c in plan.rows):
+        return "rows hold texts, gaps, or values of varying size"
+    if not all(at_once(s, slots) for s in program.steps):
+        return "a step before `batch` is made for one record at a time"
+    return None
 
 
 def _progress(row: Row, replayed: int | None) -> Progress:

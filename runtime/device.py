@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .below import Below, Progress, Reader, Rows
-from .blocks import DTYPES, Ints
+from .blocks import Ints
 from .feed import data_error
 from .frames import Row
 from .landing import NAMES, Device, Landing, Placed
 from .objects import load
 from .onchip import DeviceProgram, Failed, on_device
-from .placement import first_on_device
+from .placement import begins
 from .plan import Plan, Slot, Step
 from .segments import Later
 
@@ -33,34 +33,21 @@ class OnDevice(Below):
 
     def __init__(self, plan: Plan, kernels: Mapping[str, Any], params: Mapping[str, Any] | None, allow_extern: bool,
                  device: Device, place: Mapping[str, str] | None = None):
-        """`place`: fields that are made on the CPU. Raises ValueError, see `first_on_device`."""
-        least = first_on_device(plan, place or {})
+        """`place`: fields that are made on the CPU. Raises ValueError, see `placement.first_on_device`."""
+        begin, _ = begins(plan, place or {})
         self.kernels = {k.name: k for k in plan.device}
         super().__init__(plan, kernels, params, allow_extern)
         self.device = device
         self.landings = [Landing(device) for _ in range(TURNS)]
         self.landing: Landing | None = None             # of the batch that is being made
         segments = (self.first, *self.later)
-        self.begin = len(segments)
-        while self.stacks and self.begin > least and self._fits(segments[self.begin - 1], self.begin - 1):
-            self.begin -= 1
-        if self.begin and not self._stacks_views():
-            self.stacks, self.begin = False, len(segments)
+        self.begin = begin
+        self.stacks = self._stacks_views()
         self.programs = {id(later): DeviceProgram(later.segment.program, later.runner, self.kernels, device)
                          for later in segments[self.begin :]}
 
     def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
         return on_device(step, slots, self.kernels) if self.begin == 0 else super()._at_once(step, slots)
-
-    def _fits(self, later: Later, number: int) -> bool:
-        program = later.segment.program
-        slots = {s.name: s for s in program.slots}
-        if later.sampler is not None or later.segment.takes or (number > 1 and later.segment.start.kind != "share"):
-            return False
-        numbers = all(slots[slot].dtype in DTYPES and not slots[slot].missing for _, slot in program.inputs)
-        made = [slots[slot] for _, slot in program.outputs if not slot.startswith("field.")]
-        return (numbers and all(s.dtype in DTYPES and not s.missing for s in made)
-                and all(on_device(step, slots, self.kernels) for step in program.steps))
 
     def batches(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
         for fields, progress in super().batches(epoch, reader):

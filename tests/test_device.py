@@ -94,6 +94,7 @@ def test_device_is_cpu(compiled, name):
             for batches, reference in zip(held, expected):
                 assert_same([read(b) for b in batches], reference)
             del held, batches
+            assert placed(plan, "cuda").devices.count("cuda") == len(loader._below.programs)   # what `pipec explain` says
         assert (device.launched > launched) == kernels
         shapes = 2 * 2   # of the first and the last batch, in one or two programs
         assert device.fetched - fetched <= (3 * 5 * 2 if "size" in name else shapes)
