@@ -21,6 +21,7 @@ from .report import Results, machine, summary, table
 
 ROOT = Path(__file__).parent.parent
 OTHERS = {   # modules with a `main(arguments)` of their own
+    "counters": "what the counts that `pipec top` shows cost",
     "busy": "W1's loader beside a busy trainer, each against what it does alone",
     "kernel": "crop, resize, mirror and normalise alone, against Pillow",
     "share": "one stream for k training processes, against tf.data service, TensorSocket and loaders of their own",
