@@ -30,7 +30,7 @@ AT_ONCE = {"handed over": 100, "written": 10}   # batches with, then batches wit
 
 def without_counts(cls: type) -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """Methods that count: (as they are, without the lines that do)."""
-    found = {}
+    found: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
     for name, method in vars(cls).items():
         if not inspect.isfunction(method) or name == "__init__":
             continue

@@ -337,8 +337,8 @@ class Loader:
     def _usable(self) -> None:
         if os.getpid() != self._box.pid:
             raise RuntimeError(
-                f"this loader belongs to process {self._box.pid}, and this is a forked child of it: open the program "
-                "here too, or iterate the loader itself without DataLoader workers (it has a producer of its own)")
+                f"this loader belongs to process {self._box.pid}, and this is a forked child of it: {self._box.anew} here too, "
+                "or iterate the loader itself without DataLoader workers (its producer works ahead already)")
         if not self._finalizer.alive:
             raise ValueError("this loader is closed")
 

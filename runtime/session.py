@@ -70,6 +70,7 @@ class Session(Link):
         return near
 
     restarts = False                                      # an error is the loop's to see
+    anew = "open the program"
 
     def first(self) -> tuple[int, int, int]:
         """Where a loop begins: epoch, next, skip."""

@@ -287,6 +287,11 @@ class Shared(Link):
         return self.alone.reader_at(*place, there)
 
     @property
+    def anew(self) -> str:
+        """What another process has to do to read the stream."""
+        return "open the program" if self.server.start is not None else f'attach("{self.server.name}")'
+
+    @property
     def restarts(self) -> bool:
         """Has the server died, and can there be another?"""
         gone = not hasattr(self, "attachment") or self.attachment.gone is not None
