@@ -4,6 +4,7 @@ Run as a process of its own, whose memory after a first short run is the base. P
 time and don't count. `flat.py KIND FILE BYTES` says what the process is told that it may take.
 """
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 from pipec.runtime import limits, source
 from pipec.runtime.opening import open as open_loader
 
+LIMIT = 200 << 20
 PROGRAMS = {
     "bin": ("x: u8[65536]", "bin"), "csv": ("a: i64\n  b: i64", "csv"), "parquet": ('x: i64[16] from "x{0..15}"', "parquet"),
     "jsonl": ("a: i64", "jsonl"), "npy": ("x: u8[65536]", "npy"),
@@ -113,6 +115,16 @@ def main(kind, path, limit):
     before = own()
     count, peak = read(large)
     print(count, peak - before)
+
+
+def grown(kind, tmp_path, size):
+    """(records delivered, records written, bytes of its own that the process took for them at most)."""
+    path = tmp_path / f"x.{kind}"
+    written = write(kind, path, size)
+    done = subprocess.run([sys.executable, __file__, kind, path, str(LIMIT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    delivered, taken = map(int, done.stdout.split())
+    return delivered, written, taken
 
 
 if __name__ == "__main__":
