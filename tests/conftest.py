@@ -1,10 +1,17 @@
 """Small data in the formats that the example programs read, and a compile cache of the tests' own."""
 import io
+import os
 import tarfile
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
+
+# A slow machine is no failure, and a run tests what the last one did; PIPEC_RANDOM=1 looks elsewhere.
+settings.register_profile("pipec", deadline=None, suppress_health_check=list(HealthCheck), database=None, print_blob=True,
+                          derandomize="PIPEC_RANDOM" not in os.environ)
+settings.load_profile("pipec")
 
 
 def pytest_addoption(parser):

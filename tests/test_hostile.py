@@ -221,5 +221,5 @@ def test_what_is_no_lmdb_database(tmp_path, content):
     code = ("import sys\nfrom pipec.kernels.sources import open_source, SourceError\n"
             "try:\n s = open_source('lmdb', [sys.argv[1]], {}, [('value', (('value',),), 'bytes')])\n print('read', len(s))\n"
             "except SourceError as e:\n print(e.code)\n")
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and done.stdout.strip() == "E0810", (done.stdout, done.stderr[-300:])
