@@ -252,11 +252,18 @@ class _Frame:
             args = tuple(plan.Arg(a.kind, a.slot, a.axis, a.writes) for a in kernel.arguments)
             self.given(kernel)
             self.stored[len(self.steps)] = tuple(self.open.stored)
-            self.step(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly)), *self.open.met)
+            self.step(plan.RunKernel(kernel.name, args, (*self.made.values(), *self.partly), self.largest()), *self.open.met)
         for step, condition in self.after:
             self.step(step, condition)
         self.lying |= self.made
         self.open, self.made, self.partly, self.after = None, {}, [], []
+
+    def largest(self) -> int:
+        """The site of the open kernel's tensor that may become largest, of those whose size only the data tells; 0: none."""
+        assert self.open is not None
+        unknown = {n: sum(not isinstance(d, int) for d in n.type.dims) for n in (*self.made, *self.open.stored)}
+        found = max(unknown, key=unknown.__getitem__, default=None)
+        return self.site("E0814", "", found) if found is not None and unknown[found] else 0
 
     def step(self, step: plan.Step, *nodes: Node) -> None:
         self.told[len(self.steps)] = nodes

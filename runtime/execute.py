@@ -100,6 +100,10 @@ class Runner(Values):
             if arg.slot in TEXTS:   # all texts have their numbers by now
                 table[:, j] = self._about_texts(arg.slot)
         self.launch(self.kernels[step.kernel], table, frames.status)
+        if step.memory and (frames.status >= TOO_LARGE).any():
+            frames.failures += [_failure(int(r), int(frames.status[r]), step.memory)
+                                for r in np.flatnonzero(frames.status >= TOO_LARGE)]
+            frames.status[frames.status >= TOO_LARGE] = step.memory
         for j, arg in enumerate(step.args):
             if not arg.writes:
                 continue
@@ -239,11 +243,11 @@ class Runner(Values):
             self._hold(frames, held, slot, int(r), result if gone is None else Gaps(result, gone), step.site)
 
 
-def _failure(r: int, status: int) -> Failure:
+def _failure(r: int, status: int, site: int = 0) -> Failure:
     if status < TOO_LARGE:
         return Failure(r, status)
     bad = too_large(f"more than {show_size(status - TOO_LARGE)}")
-    return Failure(r, 0, bad.code, bad.reason, bad.label)
+    return Failure(r, site, bad.code, bad.reason, bad.label)
 
 
 def _element(arg: EachArg, value: Any, place: tuple[int, ...]) -> Any:

@@ -110,7 +110,8 @@ class DeviceProgram:
             scratch, output = self.learnt[kernel.name]
             if max(scratch, output) >= MOST_MEMORY:
                 bad = too_large(f"more than {show_size(MOST_MEMORY)}")
-                raise Failed(Failure(int(np.flatnonzero(result == NEEDS_MEMORY)[0]), 0, bad.code, bad.reason, bad.label))
+                frame = int(np.flatnonzero(result == NEEDS_MEMORY)[0])
+                raise Failed(Failure(frame, step.memory, bad.code, bad.reason, bad.label))
             self.learnt[kernel.name] = (8 * scratch, 8 * output)
         if known:
             assert sizes is not None

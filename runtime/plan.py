@@ -49,11 +49,12 @@ class Arg(msgspec.Struct, frozen=True):
 
 
 class RunKernel(msgspec.Struct, frozen=True, tag="kernel"):
-    """Fill `outputs` (slots) by a kernel; `fresh` are those outputs that the executor must allocate first."""
+    """Fill `outputs` (slots) by a kernel. `memory`: the site of what may take more memory than there is, 0 where nothing may."""
 
     kernel: str
     args: tuple[Arg, ...]
     outputs: tuple[str, ...]
+    memory: int = 0
 
 
 class CallOperator(msgspec.Struct, frozen=True, tag="call"):

@@ -88,3 +88,5 @@ def test_the_message(program: Any) -> None:
     with Loader(plan, as_="numpy", workers="threads", threads=1) as loader, pytest.raises(DataError) as caught:
         list(loader)
     assert caught.value.code == "E0814" and caught.value.position == 1 and "`min`" in caught.value.label
+    where, written = caught.value.where, LINES["output"][0]
+    assert where is not None and Path("p.pipe").read_text()[where.start:where.end] == written.removeprefix("x = ")
