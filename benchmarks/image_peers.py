@@ -315,14 +315,11 @@ def ffcv(workload: str, threads: int) -> Epochs:
     return lambda _: loader
 
 
-def tf(workload: str, threads: int) -> Epochs:
-    import os
+def tf_photos(workload: str, threads: int) -> Any:
+    """A tf.data pipeline of batches."""
+    from .tf_peers import tensorflow
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf = tensorflow(threads)
     mean, std = tf.constant(MEAN) * 255, tf.constant(STD) * 255
     listed = files(workload)
 
@@ -351,7 +348,11 @@ def tf(workload: str, threads: int) -> Epochs:
     options.threading.private_threadpool_size, options.deterministic = threads, False
     source = tf.data.Dataset.from_tensor_slices((listed, [label(f) for f in listed])).shuffle(len(listed))
     ready = source.map(made, num_parallel_calls=threads, deterministic=False).batch(BATCH[workload], drop_remainder=True)
-    ready = ready.prefetch(tf.data.AUTOTUNE).with_options(options)
+    return ready.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def tf_data(workload: str, threads: int) -> Epochs:
+    ready = tf_photos(workload, threads)
     return lambda _: ready.as_numpy_iterator()
 
 
@@ -400,5 +401,5 @@ def grain(workload: str, threads: int) -> Epochs:
 
 PEERS: dict[str, Callable[[str, int], Epochs]] = {
     "pillow": pillow, "opencv": opencv, "albumentations": albumentations, "torchvision": torchvision, "webdataset": webdataset,
-    "dali": dali, "spdl": spdl, "ffcv": ffcv, "tf.data": tf, "grain": grain,
+    "dali": dali, "spdl": spdl, "ffcv": ffcv, "tf.data": tf_data, "grain": grain,
 }

@@ -1,4 +1,5 @@
-"""`python -m benchmarks share`: what it costs to hand one stream to k consumers, against loaders of their own and a plain ring.
+"""`python -m benchmarks share`: what it costs to hand one stream to k consumers, against tf.data service, TensorSocket,
+loaders of their own and a plain ring.
 
 Consumers are processes that touch one byte of every page of every batch. The plain ring is forty lines of shared memory
 and semaphores, as one would write it by hand: batches of one size, all consumers in lockstep within its four slots.
@@ -9,8 +10,6 @@ import argparse
 import contextlib
 import itertools
 import json
-import multiprocessing
-import multiprocessing.shared_memory
 import os
 import statistics
 import subprocess
@@ -18,15 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-BATCH, SHAPE, SLOTS = 128, (224, 224, 3), 4
+BATCH, SHAPE = 128, (224, 224, 3)
 ROWS = 1 << 20                         # of an epoch of ready-made rows
 ROOT = Path(__file__).parent.parent
 PAGE = 4096
+PAUSE = 0.005                          # seconds, in which a batch is surely made
+MOST = {"TensorSocket": 2}             # consumers: a batch is pickled for each, which takes gigabytes
 
 
 # --- what is measured ---------------------------------------------------------------------------
@@ -92,13 +94,20 @@ def serve_ready(name: str, copy: bool, k: int) -> None:
     run_server(Server(plan, plan_layout(plan.rows, BATCH), Settings(name, engine="benchmarks.share:Ready", wait_for=k)))
 
 
-def consume(name: str, seconds: float, field: str, out: str) -> None:
+class Batch:
+    """What `measured` reads of a peer: an image field."""
+
+    def __init__(self, image: Any):
+        self.image = image
+
+
+def consume(name: str, seconds: float, pause: float, field: str, out: str) -> None:
     """Attach, read for some time, write what was measured."""
     import pipec
 
     batches: Iterator[Any] = iter(forever(pipec.attach(name, as_="numpy", wait=30.0)))
     touch(getattr(next(batches), field))
-    write(out, measured(batches, field, seconds))
+    write(out, measured(batches, field, seconds, pause))
 
 
 def attach_times(name: str, out: str) -> None:
@@ -120,8 +129,8 @@ def forever(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def measured(batches: Iterator[Any], field: str, seconds: float) -> dict[str, Any]:
-    """Records, CPU seconds and times of `next` of a loop of so many seconds."""
+def measured(batches: Iterator[Any], field: str, seconds: float, pause: float = 0.0) -> dict[str, Any]:
+    """Records, CPU seconds and times of `next` of a loop of so many seconds; with a pause the producer gets ahead."""
     records, took = 0, []
     cpu, started = time.process_time(), time.perf_counter()
     while (now := time.perf_counter()) < started + seconds:
@@ -131,6 +140,8 @@ def measured(batches: Iterator[Any], field: str, seconds: float) -> dict[str, An
         touch(np.asarray(image))
         records += len(image)
         del batch, image
+        if pause:
+            time.sleep(pause)
     spent = time.perf_counter() - started
     return {"records": records, "seconds": spent, "cpu": time.process_time() - cpu, "batches": len(took),
             "p50": float(np.percentile(took, 50)), "p99": float(np.percentile(took, 99))}
@@ -138,73 +149,6 @@ def measured(batches: Iterator[Any], field: str, seconds: float) -> dict[str, An
 
 def write(out: str, result: dict[str, Any]) -> None:
     Path(out).write_text(json.dumps(result))
-
-
-# --- peers --------------------------------------------------------------------------------------
-
-
-def plain_ring(k: int, seconds: float, copy: bool) -> list[dict[str, Any]]:
-    """The ring one writes by hand: four slots of a batch, a semaphore each way for each consumer."""
-    context = multiprocessing.get_context("spawn")
-    memory = multiprocessing.shared_memory.SharedMemory(create=True, size=SLOTS * BATCH * int(np.prod(SHAPE)))
-    full, free = [context.Semaphore(0) for _ in range(k)], [context.Semaphore(SLOTS) for _ in range(k)]
-    out: Any = context.Queue()
-    producer = context.Process(target=_plain_producer, args=(memory.name, full, free, copy), daemon=True)
-    consumers = [context.Process(target=_plain_consumer, args=(memory.name, full[j], free[j], seconds, out)) for j in range(k)]
-    try:
-        for process in (producer, *consumers):
-            process.start()
-        results = [out.get(timeout=60 + seconds) for _ in consumers]
-        for process in consumers:
-            process.join()
-        return results
-    finally:
-        producer.kill()
-        memory.close()
-        memory.unlink()
-
-
-def _slots(name: str) -> tuple[Any, np.ndarray]:
-    memory = multiprocessing.shared_memory.SharedMemory(name=name)
-    return memory, np.ndarray((SLOTS, BATCH, *SHAPE), np.uint8, memory.buf)
-
-
-def _plain_producer(name: str, full: list[Any], free: list[Any], copy: bool) -> None:
-    _memory, slots = _slots(name)
-    source = [np.random.default_rng(k).integers(0, 256, (BATCH, *SHAPE), np.uint8) for k in range(4)]
-    slots[:] = 0
-    turn = 0
-    while True:
-        for semaphore in free:
-            semaphore.acquire()
-        if copy:
-            np.copyto(slots[turn % SLOTS], source[turn % 4])
-        for semaphore in full:
-            semaphore.release()
-        turn += 1
-
-
-def _plain_consumer(name: str, full: Any, free: Any, seconds: float, out: Any) -> None:
-    _memory, slots = _slots(name)
-
-    def batches() -> Iterator[Any]:
-        turn = 0
-        while True:
-            full.acquire()
-            yield _Batch(slots[turn % SLOTS])
-            free.release()
-            turn += 1
-
-    made = batches()
-    next(made)
-    out.put(measured(made, "image", seconds))
-    for _ in range(4 * SLOTS):                            # the producer serves the others without us
-        free.release()
-
-
-class _Batch:
-    def __init__(self, image: np.ndarray):
-        self.image = image
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -221,13 +165,23 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def gathered(commands: list[list[str]], folder: str, seconds: float) -> list[dict[str, Any]]:
-    """Results of processes that run at once."""
-    outs = [str(Path(folder) / f"out-{j}") for j in range(len(commands))]
-    running = [subprocess.Popen([sys.executable, "-m", "benchmarks.share", *c, out], cwd=ROOT)
+    """Results of our processes that run at once."""
+    return collected([[sys.executable, "-m", "benchmarks.share", *c] for c in commands], folder, seconds)
+
+
+def collected(commands: list[list[str]], folder: str, seconds: float) -> list[dict[str, Any]]:
+    """What commands that run at once write to the files that they are given last; none where one fails or hangs."""
+    outs = [Path(folder) / f"out-{j}" for j in range(len(commands))]
+    running = [subprocess.Popen([*c, str(out)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                for c, out in zip(commands, outs, strict=True)]
+    until = time.monotonic() + 120 + 4 * seconds
     for each in running:
-        each.wait(120 + 4 * seconds)
-    return [json.loads(Path(out).read_text()) for out in outs]
+        try:
+            each.wait(max(1.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
+    return [json.loads(out.read_text()) for out in outs] if all(out.exists() for out in outs) else []
 
 
 def tree_cpu(pid: int) -> float:
@@ -243,16 +197,17 @@ def tree_cpu(pid: int) -> float:
     return total
 
 
-def ours_ready(k: int, seconds: float, copy: bool = True) -> list[dict[str, Any]]:
+def ours_ready(k: int, seconds: float, copy: bool = True, pause: float = 0.0) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, process("serve-ready", "bench", str(int(copy)), str(k)):
-        return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
+        return gathered([["consume", "bench", str(seconds), str(pause), "image"]] * k, folder, seconds)
 
 
 def attaching() -> float:
     """Median seconds from `attach` to the first batch."""
     with tempfile.TemporaryDirectory() as folder, process("serve-ready", "bench", "1", "1"):
         gone = str(Path(folder) / "steady")
-        steady = subprocess.Popen([sys.executable, "-m", "benchmarks.share", "consume", "bench", "60", "image", gone], cwd=ROOT)
+        steady = subprocess.Popen([sys.executable, "-m", "benchmarks.share", "consume", "bench", "60", "0", "image", gone],
+                                  cwd=ROOT)
         try:
             time.sleep(3)
             return float(gathered([["attach", "bench"]], folder, 30)[0]["attach"])
@@ -267,7 +222,7 @@ def ours_served(program: str, k: int, seconds: float, threads: int) -> list[dict
         server = subprocess.Popen([sys.executable, "-m", "pipec", "serve", program, f"root={root()}", "--name", "bench",
                                    "--threads", str(threads), "--wait-for", str(k)], cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
-            return gathered([["consume", "bench", str(seconds), "image"]] * k, folder, seconds)
+            return gathered([["consume", "bench", str(seconds), "0", "image"]] * k, folder, seconds)
         finally:
             server.terminate()
             server.wait(30)
@@ -286,7 +241,7 @@ def alone(kind: str, program: str, threads: int, seconds: float, out: str) -> No
         from .peers import PEERS
 
         epoch = PEERS["W1"]["opencv"]("W1", threads)
-        batches = (_Batch(np.asarray(batch[0])) for k in itertools.count() for batch in epoch(k))
+        batches = (Batch(np.asarray(batch[0])) for k in itertools.count() for batch in epoch(k))
     else:
         import pipec
 
@@ -312,69 +267,139 @@ def compare(rounds: int, seconds: float, runs: dict[str, Any]) -> dict[str, list
     results: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():
-            results[name].append(run())
-            print(f"  round {number + 1}, {name}: {rate(results[name][-1]):,.0f} records/s", file=sys.stderr)
-    return results
+            if (found := run()):
+                results[name].append(found)
+                print(f"  round {number + 1}, {name}: {rate(found):,.0f} records/s", file=sys.stderr)
+            else:
+                print(f"  {name}: a run failed", flush=True)
+    return {name: found for name, found in results.items() if found}
 
 
 def middle(results: list[list[dict[str, Any]]], of: Any) -> float:
     return statistics.median(of(r) for r in results)
 
 
-def ready_table(rounds: int, seconds: float, ks: list[int]) -> str:
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for; `peers` are interpreters by the peer that runs in them."""
+
+    rounds: int
+    seconds: float
+    threads: int
+    ks: list[int]
+    peers: dict[str, str]
+
+    def peer_runs(self, kind: str, pause: float = 0.0, ks: list[int] | None = None) -> dict[str, Any]:
+        from . import share_peers
+
+        return {f"{peer}, {k}": lambda k=k, peer=peer: share_peers.run(self.peers[peer], peer, kind, k, self.seconds,
+                                                                       self.threads, pause)
+                for k in ks or self.ks for peer in self.peers if k <= MOST.get(peer, k)}
+
+
+def ready_table(asked: Asked) -> str:
+    from .share_ring import plain_ring
+
     runs: dict[str, Any] = {}
-    for k in ks:
-        runs[f"pipec, {k}"] = lambda k=k: ours_ready(k, seconds)
-        runs[f"plain ring, {k}"] = lambda k=k: plain_ring(k, seconds, True)
-    results = compare(rounds, seconds, runs)
-    lines = [f"ready-made batches of {BATCH} × {' × '.join(map(str, SHAPE))} u8, written once; medians of {rounds}",
-             f"{'':18}{'records/s':>12}{'per batch and consumer: CPU µs':>32}{'next p50 µs':>13}{'p99 µs':>9}"]
+    for k in asked.ks:
+        runs[f"pipec, {k}"] = lambda k=k: ours_ready(k, asked.seconds)
+        runs[f"pipec, no copy, {k}"] = lambda k=k: ours_ready(k, asked.seconds, copy=False)
+        runs[f"plain ring, {k}"] = lambda k=k: plain_ring(k, asked.seconds, True)
+        runs[f"plain ring, no copy, {k}"] = lambda k=k: plain_ring(k, asked.seconds, False)
+    results = compare(asked.rounds, asked.seconds, runs | asked.peer_runs("ready"))
+    lines = [f"ready-made batches of {BATCH} × {' × '.join(map(str, SHAPE))} u8, written once; medians of {asked.rounds}",
+             f"{'':24}{'records/s':>12}{'ours/it':>9}{'per batch and consumer: CPU µs':>32}{'next p50 µs':>13}{'p99 µs':>9}"]
     for name, found in results.items():
+        mine = results.get(f"pipec, {'no copy, ' * ('no copy' in name)}{name.rpartition(' ')[2]}")
         cpu = middle(found, lambda r: sum(x["cpu"] for x in r) / sum(x["batches"] for x in r))
-        lines.append(f"{name:18}{middle(found, rate):>12,.0f}{1e6 * cpu:>32.0f}"
-                     f"{1e6 * middle(found, lambda r: r[0]['p50']):>13.0f}{1e6 * middle(found, lambda r: r[0]['p99']):>9.0f}")
-    for k in ks:
-        ratio = middle(results[f"pipec, {k}"], rate) / middle(results[f"plain ring, {k}"], rate)
-        lines.append(f"{k} consumers: {ratio:.2f} × the plain ring")
+        ratio = f"{middle(mine, rate) / middle(found, rate):.2f}" if mine else ""
+        lines.append(f"{name:24}{middle(found, rate):>12,.0f}{ratio:>9}{1e6 * cpu:>32.0f}{times(found)}")
+    return "\n".join(lines)
+
+
+def times(found: list[list[dict[str, Any]]]) -> str:
+    """Columns: how long `next` takes the first consumer, µs."""
+    return f"{1e6 * middle(found, lambda r: r[0]['p50']):>13.0f}{1e6 * middle(found, lambda r: r[0]['p99']):>9.0f}"
+
+
+def ahead_table(asked: Asked) -> str:
+    """Hand-over where the producer is ahead: what `next` takes a consumer that pauses after each batch."""
+    from .share_ring import plain_ring
+
+    runs: dict[str, Any] = {"pipec, 1": lambda: ours_ready(1, asked.seconds, pause=PAUSE),
+                            "plain ring, 1": lambda: plain_ring(1, asked.seconds, True, PAUSE)}
+    results = compare(asked.rounds, asked.seconds, runs | asked.peer_runs("ready", PAUSE, [1]))
+    lines = [f"the same while the producer is ahead: a consumer that pauses {1000 * PAUSE:.0f} ms after each batch",
+             f"{'':24}{'next p50 µs':>13}{'p99 µs':>9}"]
+    lines += [f"{name:24}{times(found)}" for name, found in results.items()]
     lines.append(f"attach to a running server, to the first batch: {1000 * attaching():.0f} ms")
     return "\n".join(lines)
 
 
-def images_table(rounds: int, seconds: float, threads: int, ks: list[int]) -> str:
+def images_table(asked: Asked) -> str:
     from . import data
 
     data.images()
-    program = "benchmarks/W1.pipe"
+    program, seconds, threads = "benchmarks/W1.pipe", asked.seconds, asked.threads
     runs: dict[str, Any] = {}
-    for k in ks:
+    for k in asked.ks:
         runs[f"pipec serve, {k}"] = lambda k=k: ours_served(program, k, seconds, threads)
-    for k in (1, max(ks)):
+    for k in sorted({1, max(asked.ks)}):
         runs[f"own pipec loaders, {k}"] = lambda k=k: independent(program, "ours", k, seconds, threads)
         runs[f"own torch loaders, {k}"] = lambda k=k: independent(program, "torch", k, seconds, threads)
     runs["share=True, 1"] = lambda: independent(program, "shared", 1, seconds, threads)
-    results = compare(rounds, seconds, runs)
-    one = middle(results[f"pipec serve, {ks[0]}"], rate)
-    lines = [f"W1 (JPEG → 224 f32), batches of {BATCH}, {threads} threads; medians of {rounds}",
-             f"{'':24}{'records/s, all together':>24}{'× one consumer':>16}"]
+    results = compare(asked.rounds, seconds, runs | asked.peer_runs("W1"))
+    one = middle(results[f"pipec serve, {asked.ks[0]}"], rate)
+    lines = [f"W1 (JPEG → 224 f32), batches of {BATCH}, {threads} threads; medians of {asked.rounds}",
+             f"{'':24}{'records/s, all together':>24}{'× one of ours':>16}"]
     for name, found in results.items():
         lines.append(f"{name:24}{middle(found, rate):>24,.0f}{middle(found, rate) / one:>16.2f}")
-    own, shared = middle(results["own pipec loaders, 1"], rate), middle(results["share=True, 1"], rate)
-    lines.append(f"one script, share=True against a producer of its own: {shared / own:.3f} ×")
+    own, shared = results.get("own pipec loaders, 1"), results.get("share=True, 1")
+    if own and shared:
+        lines.append(f"one script, share=True against a producer of its own: {middle(shared, rate) / middle(own, rate):.3f} ×")
     return "\n".join(lines)
 
 
+def found_peers(wanted: list[str], pythons: list[str]) -> dict[str, str]:
+    """The first interpreter that has each peer; says which aren't there."""
+    from . import share_peers
+
+    has = {python: share_peers.there(python) for python in pythons}
+    found = {}
+    for peer in wanted:
+        where = next((python for python in pythons if peer in has[python]), None)
+        if where is None:
+            print(f"  {peer}: left out, it isn't installed")
+        else:
+            found[peer] = where
+            print(f"  {peer}: {share_peers.DIFFERS[peer]}")
+    return found
+
+
 def main(arguments: list[str]) -> None:
+    from . import share_peers
+    from .deliveries import report
+    from .report import machine
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks share", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--consumers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--only", choices=("ready", "images"))
+    parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter that has peers")
+    parser.add_argument("--against", metavar="NAME,…", default=",".join(share_peers.MODULE),
+                        help=f"peers beside the plain ring and loaders of their own; default: {', '.join(share_peers.MODULE)}")
+    parser.add_argument("--only", choices=("ready", "ahead", "images", "deliveries"))
     options = parser.parse_args(arguments)
-    if options.only != "images":
-        print(ready_table(options.rounds, options.seconds, options.consumers))
-    if options.only != "ready":
-        print(images_table(options.rounds, options.seconds, options.threads, options.consumers))
+    pythons = [*dict.fromkeys([*options.python, sys.executable])]
+    print(machine(pythons))
+    peers = found_peers([p for p in options.against.split(",") if p], pythons)
+    asked = Asked(options.rounds, options.seconds, options.threads, options.consumers, peers)
+    parts = {"deliveries": lambda: report(peers.get("TensorSocket")), "ready": lambda: ready_table(asked),
+             "ahead": lambda: ahead_table(asked), "images": lambda: images_table(asked)}
+    for name, part in parts.items():
+        if options.only in (None, name):
+            print(part(), flush=True)
 
 
 if __name__ == "__main__":
@@ -383,8 +408,8 @@ if __name__ == "__main__":
             serve_ready(name, copy == "1", int(k))
         case ["attach", name, out]:
             attach_times(name, out)
-        case ["consume", name, seconds, field, out]:
-            consume(name, float(seconds), field, out)
+        case ["consume", name, seconds, pause, field, out]:
+            consume(name, float(seconds), float(pause), field, out)
         case ["alone", kind, program, threads, seconds, out]:
             alone(kind, program, int(threads), float(seconds), out)
         case rest:
