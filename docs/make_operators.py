@@ -152,8 +152,8 @@ ABSENT = """
 
 What people may look for and won't find. An `extern fn` of yours can do what is needed now.
 
-- **Images**: AugMix; compressing again as JPEG; CLAHE; median and motion blur (`convolve` takes a row and a column, so
-  only kernels that are their product); HSV and Lab as values; video.
+- **Images**: AutoAugment's policies for CIFAR-10 and SVHN; AugMix; compressing again as JPEG; CLAHE; median and motion blur
+  (`convolve` takes a row and a column, so only kernels that are their product); HSV and Lab as values; video.
 - **Boxes**: through `rotate`, `affine`, `perspective` and `elastic`; turned boxes; keypoints; suppressing those that overlap.
   Masks go through all of these: the same call with `filter="nearest"`.
 - **Sound**: other speeds and pitches, finding speech, waves back from spectra, constant-Q spectra. A spectrogram is powers,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from pipec.compiler import aggregates
 from pipec.compiler.arguments import FROM_STAGES, SPECS
 from pipec.compiler.check import check
 from pipec.compiler.sources import KINDS
@@ -21,6 +23,7 @@ from pipec.dsl.explain import codes
 from pipec.dsl.problems import PipeError
 from pipec.kernels import elementary
 from pipec.kernels.ops import OPERATORS, Registry
+from pipec.kernels.random import DRAWS
 from pipec.kernels.scalar import NUMPY, SCALARS
 from pipec.kernels.sources import READABLE
 
@@ -142,6 +145,15 @@ def test_operators_page_is_up_to_date(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update"):
         made.TARGET.write_text(made.text(), encoding="utf-8")
     assert made.TARGET.read_text(encoding="utf-8") == made.text(), "run `python docs/make_operators.py`"
+
+
+def test_what_recipes_need_is_there() -> None:
+    made = generator()
+    assert len(made.NEEDS.strip().split("\n")) == 64
+    library = resources.files("pipec.dsl").joinpath("std.pipe").read_text(encoding="utf-8")
+    known = {*re.findall(r"^fn (\w+)\(", library, re.M), *OPERATORS, *SCALARS, *DRAWS, *aggregates.KINDS, "concat", "missing"}
+    named = {n for code in re.findall(r"`([^`]+)`", made.NEEDS) for n in re.findall(r"([a-z]\w*)\(", code)}
+    assert named and not named - known
 
 
 def numbers(args: tuple[Any, ...], operands: str) -> list[Any]:
