@@ -75,8 +75,8 @@ def expose(server: Server, port: int) -> int:
     registry.register(Collector(server))
     try:
         made = make_server("127.0.0.1", port, make_wsgi_app(registry), handler_class=Silent)
-    except OSError as error:
-        raise DataError("E0836", f"port {port} of 127.0.0.1 can't be used: {error.strerror}",
+    except (OSError, OverflowError) as error:
+        raise DataError("E0836", f"port {port} of 127.0.0.1 can't be used: {getattr(error, 'strerror', 'there is no such port')}",
                         notes=("`--metrics 0` takes a free one",)) from error
     threading.Thread(target=made.serve_forever, name="pipec-metrics", daemon=True).start()
     return int(made.server_port)

@@ -35,6 +35,7 @@ from .work import Place
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
 LINGER = 30.0                          # seconds for which a server that nobody named waits for the next consumer
 FOREVER = 1e6
+PLACES = ("span", "columns_spans", "sites")
 MOST_TRIES = 4                         # to begin with a server that others start, and that dies just then
 CODE = code("pipec.runtime.detached: main()", 1)
 
@@ -43,8 +44,19 @@ def share_key(plan: Plan) -> str:
     """Equal for plans whose lines above `share` do the same work on the same data."""
     texts = {k.name: k.key for k in plan.kernels}
     used = sorted({texts.get(name, name) for segment in plan.above for name in _kernels(segment)})
-    seen = msgspec.msgpack.encode([plan.above, plan.rows, plan.seed, used, os.getcwd(), VERSION, version()])
+    above = _without_places(msgspec.to_builtins(plan.above, builtin_types=(bytes,)))
+    seen = msgspec.msgpack.encode([above, plan.rows, plan.seed, used, os.getcwd(), VERSION, version()])
     return hashlib.blake2b(seen, digest_size=16).hexdigest()
+
+
+def _without_places(value: Any) -> Any:
+    """Without what only says where in which file the lines stand: another program may have the same ones elsewhere."""
+    match value:
+        case dict():
+            return {k: _without_places(v) for k, v in value.items() if k not in PLACES}
+        case list() | tuple():
+            return [_without_places(v) for v in value]
+    return value
 
 
 def _kernels(segment: Segment) -> set[str]:

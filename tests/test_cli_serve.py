@@ -187,12 +187,27 @@ def test_it_delivers_what_is_there_and_ends(serve, pipec, how):
     assert sorted(labels[:ROWS]) == list(range(ROWS))
 
 
-def test_what_stands_above_share_is_the_servers(serve):
+def test_a_port_that_is_none(pipec):
+    status, _, err = pipec("serve", "train.pipe", "--metrics", "99999")
+    assert status == 1 and "E0836" in err and "port 99999 of 127.0.0.1 can't be used: there is no such port" in err
+
+
+def test_what_stands_above_share_is_the_servers(serve, folder):
+    """Another program may stand below it, where the lines above are the same, in whatever file and place."""
     serve("train.pipe", "--name", "demo", "size=4")
     loader = attach("demo", as_="numpy")
-    assert next(iter(loader)).small.shape == (32, 4, 4)
+    first = next(iter(loader))
+    assert first.small.shape == (32, 4, 4)
     with pytest.raises(Exception, match="E0702"):
         attach("demo", size=6)
+    text = PROGRAM.replace("x * 2", "x * 3").replace("param size", "# mine\nparam size")
+    (folder / "mine.pipe").write_text(text)
+    with attach("demo", as_="numpy", program="mine.pipe") as mine:
+        own = next(iter(mine))
+        assert (own.x == first.x).all() and (own.y == 3 * first.x).all() and (first.y == 2 * first.x).all()
+    (folder / "mine.pipe").write_text(text.replace("  shuffle()\n", ""))
+    with pytest.raises(DataError, match=r"E0835: the lines above `share\(\)` of `mine.pipe` aren't those"):
+        attach("demo", program="mine.pipe")
     loader.close()
 
 
