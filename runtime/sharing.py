@@ -269,9 +269,10 @@ class Shared(Link):
     def _again(self, place: Place | None, untold: bool = False) -> None:
         """Find the server again, or another of its name, and go on there; unless it said that there is no more.
 
-        `untold`: the loop doesn't know yet that it has gone, and is told so where no other is there."""
+        `untold`: the loop doesn't know yet that it has gone, and is told so where no other is there, or that it was too slow.
+        """
         failure = self.attachment.failure if self.reader is not None else None
-        if failure is not None and failure.code == "E0833":
+        if failure is not None and (failure.code == "E0833" or (untold and failure.code == "E0832")):
             raise error_of(failure)
         gone = error_of(failure) if failure is not None else gone_error(self.attachment.gone or "it has left") if untold else None
         others = self.members

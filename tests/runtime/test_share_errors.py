@@ -85,3 +85,18 @@ def test_a_server_that_goes_between_two_epochs_is_told_at_once(monkeypatch):
     with serving(plan=plan, name="one"):
         assert [label for b in loader for label in b.label.tolist()] == [2000 + k for k in range(50)]
     loader.close()
+
+
+def test_who_was_too_slow_is_told_also_where_all_its_rows_are_in_the_ring():
+    with serving(plan=fakes.plan(rows=200, width=64), most=64, wait_for=2, max_skew=40, patience=0.1) as server:
+        slow, fast = consumer(server, 8, when_slow="drop"), consumer(server, 8)
+        mine = iter(slow)
+        seen = next(mine).label.tolist()
+        assert [label for b in fast for label in b.label.tolist()] == list(range(200))
+        fakes.until(lambda: any("held the others back" in line for line in server.lines))
+        assert seen + [label for b in mine for label in b.label.tolist()] == list(range(200))
+        with pytest.raises(DataError, match="E0832"):
+            next(iter(slow))
+        assert next(iter(slow)).label.tolist() == list(range(1000, 1008))
+        for loader in (slow, fast):
+            loader.close()
