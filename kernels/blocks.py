@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -171,20 +172,30 @@ class BlockSource:
         runs: list[tuple[int, int]] = []
         bad: dict[int, BadRecord] = {}
         pieces: dict[str, list[tuple[Ints, Any]]] = {w.field: [] for w in self.wanted}
-        numbers = np.searchsorted(self.begins, indexes, side="right") - 1
-        for number in numbers[:1].tolist() if (numbers == numbers[:1]).all() else np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
+        for number, places, rows in self._by_block(indexes):
             try:
                 block = self.block(number)
             except BadRecord as problem:
                 bad.update(dict.fromkeys(places.tolist(), problem))
                 continue
-            rows = _rows(indexes[places] - self.begins[number])
             for w in self.wanted:
                 pieces[w.field].append((places, _gathered(block[w.field], w, rows, places, bad)))
             if isinstance(rows, slice):
                 runs.append((number, len(places)))
         return _over_the_same({f: _together(parts, len(indexes)) for f, parts in pieces.items()}), bad, runs
+
+    def _by_block(self, indexes: Ints) -> Iterator[tuple[int, Ints, Ints | slice]]:
+        """(block, places in `indexes`, rows of the block) for each block that has some."""
+        whole = _rows(indexes) if len(indexes) else slice(0, 0)
+        if isinstance(whole, slice) and len(indexes):
+            number, row = self._place(whole.start)
+            if whole.stop <= self.begins[number + 1]:
+                yield number, np.arange(len(indexes)), slice(row, row + len(indexes))
+                return
+        numbers = np.searchsorted(self.begins, indexes, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            yield number, places, _rows(indexes[places] - self.begins[number])
 
     def ids(self, indexes: Ints) -> NDArray[np.uint64]:
         return row_ids(self.starts, indexes)

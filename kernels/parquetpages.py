@@ -95,8 +95,8 @@ def _address(array: NDArray[Any]) -> int:
 
 def _snappy_size(part: NDArray[np.uint8]) -> int:
     """The size that a block packed by Snappy says it has."""
-    size = 0
-    for i, byte in enumerate(part[:5].tolist()):
+    size, first = 0, bytes(part[:5])
+    for i, byte in enumerate(first):
         size |= (byte & 0x7F) << 7 * i
         if byte < 0x80:
             return size

@@ -224,6 +224,8 @@ def shown(names: tuple[str, ...]) -> str:
 
 def row_ids(starts: NDArray[np.int64], indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Ids of rows: file `f` holds the rows from `starts[f]` on."""
+    if len(starts) == 2:
+        return indexes.astype(np.uint64)
     files = np.searchsorted(starts, indexes, side="right") - 1
     return ((files << FILE_SHIFT) + indexes - starts[files]).astype(np.uint64)
 

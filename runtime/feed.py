@@ -25,7 +25,7 @@ from .frames import Row
 from .held import Failure, Frames, Gaps, Target
 from .order import FOREVER
 from .plan import Order, Plan, Program, Require, RunKernel, Segment
-from .straight import MOST_ROWS, Lies, run_straight, straight_step
+from .straight import Lies, run_straight, straight_step
 from .texts import objects
 
 Ints = NDArray[np.int64]
@@ -215,7 +215,7 @@ class Feed:
             nexts = positions + 1
         else:
             positions, nexts = self.picked.positions(first, count), self.picked.nexts(first, count)
-        if targets is not None and self.straight is not None and count <= MOST_ROWS:
+        if targets is not None and self.straight is not None:
             ids = self._straight(self.straight, positions, turn, targets)
             if ids is not None:
                 return Chunk(positions, nexts, np.zeros(count, np.int64), np.arange(count), ids, [])

@@ -20,7 +20,7 @@ from .feed import UNREADABLE, Joined
 from .held import Failure, Frames
 from .limits import available
 from .plan import Start
-from .straight import Lying
+from .straight import Evenly, Lying
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -167,7 +167,7 @@ class FromSource:
             return None
         ones = np.ones(len(indexes), np.int64)
         keep: list[Any] = []
-        found = {}
+        found: dict[str, Ints | Evenly] = {}
         for name, slot in fields.items():
             found[slot], copies = self.laid[name].runs(indexes, ones)
             keep += copies
@@ -180,7 +180,7 @@ class FromSource:
             raise self._failed(error) from None
         if found is None:
             return None
-        lying, turns = Lying({}), np.arange(len(indexes))
+        lying = Lying({})
         for name, slot in fields.items():
             rows = found[name]
             if isinstance(rows, Coded):
@@ -189,7 +189,7 @@ class FromSource:
             for array, put in ((rows.values, lying.at), (rows.mask, lying.masks)):
                 if array is not None:
                     lain = np.ascontiguousarray(array)
-                    put[slot] = address_of(lain) + turns * lain.strides[0]
+                    put[slot] = Evenly.rows(lain)
                     lying.keep.append(lain)
         return lying
 

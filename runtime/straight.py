@@ -19,17 +19,30 @@ from .held import Target
 from .plan import Arg, Program, RunKernel, Slot
 
 Ints = NDArray[np.int64]
-MOST_ROWS = 1 << 13   # of a chunk
+PIECE = 4096   # frames for which the kernel is called at once: their table stays in the cache
+AT_ONCE = 64      # rows of the table that are added up as one
+
+
+@dataclass(frozen=True)
+class Evenly:
+    """Addresses that lie evenly: of frame r `at + r * step`."""
+
+    at: int
+    step: int
+
+    @staticmethod
+    def rows(array: NDArray[Any]) -> Evenly:
+        return Evenly(address_of(array), array.strides[0])
 
 
 @dataclass(frozen=True)
 class Lying:
     """Where the fields of some frames lie: addresses by slot, `counts` of records in each frame (None: 1 each); texts by slot."""
 
-    at: dict[str, Ints]
+    at: dict[str, Ints | Evenly]
     counts: Ints | None = None
     keep: list[Any] = field(default_factory=list)
-    masks: dict[str, Ints] = field(default_factory=dict)     # where those with gaps have their masks
+    masks: dict[str, Ints | Evenly] = field(default_factory=dict)     # where those with gaps have their masks
     texts: dict[str, Coded] = field(default_factory=dict)    # in place of addresses
 
 
@@ -65,38 +78,45 @@ def _known(arg: Arg, slot: Slot, inputs: set[str]) -> bool:
     return given if arg.kind == "data" else arg.kind == "mask" and arg.slot in inputs
 
 
-@dataclass
 class Table:
-    """The argument table of one thread, its constants filled in."""
+    """The argument table of one thread: a row for each frame of a piece. Even addresses are added up all at once."""
 
-    rows: NDArray[np.int64]
-    columns: dict[tuple[str, str], list[int]]   # (slot, "data" or "mask") → columns
-    turns: Ints = field(default_factory=lambda: np.arange(MOST_ROWS, dtype=np.int64))
-
-    @staticmethod
-    def of(runner: Runner, step: RunKernel) -> Table:
-        columns: dict[tuple[str, str], list[int]] = {}
+    def __init__(self, runner: Runner, step: RunKernel):
+        self.columns: dict[tuple[str, str], list[int]] = {}   # (slot, "data" or "mask") → columns
         for j, arg in enumerate(step.args):
-            columns.setdefault((arg.slot, arg.kind), []).append(j)
-        table = Table(np.zeros((MOST_ROWS, max(1, len(step.args))), np.int64), columns)
+            self.columns.setdefault((arg.slot, arg.kind), []).append(j)
+        self.width = max(1, len(step.args))
+        self.rows, self.ramp = (np.zeros((PIECE, self.width), np.int64) for _ in range(2))
+        self.starts, self.steps, self.ramped = (np.zeros(self.width, np.int64) for _ in range(3))
+        self.others: list[tuple[int, Ints]] = []
         for name, constant in runner.constants.items():
             if constant.at is not None:
-                table.put(name, int(constant.at[0]))
-        table.put("@keys", address_of(runner.keys))
-        table.put("@epoch", address_of(runner.epoch))
-        return table
+                self.put(name, Evenly(int(constant.at[0]), 0))
+        self.put("@keys", Evenly(address_of(runner.keys), 0))
+        self.put("@epoch", Evenly(address_of(runner.epoch), 0))
 
-    def put(self, slot: str, at: Ints | int, kind: str = "data") -> None:
+    def put(self, slot: str, at: Ints | Evenly, kind: str = "data") -> None:
         for j in self.columns.get((slot, kind), ()):
-            if isinstance(at, int):
-                self.rows[:, j] = at
+            if isinstance(at, Evenly):
+                self.starts[j], self.steps[j] = at.at, at.step
             else:
-                self.rows[: len(at), j] = at
+                self.others.append((j, at))
 
-    def put_rows(self, slot: str, array: NDArray[Any], kind: str = "data") -> None:
-        """The addresses of an array's rows."""
-        if (slot, kind) in self.columns:
-            self.put(slot, address_of(array) + array.strides[0] * self.turns[: len(array)], kind)
+    def begin(self) -> None:
+        """What was put in for another chunk is gone."""
+        self.others.clear()
+
+    def piece(self, first: int, count: int) -> Ints:
+        """The rows of frames `first` … `first + count - 1` of what was put in."""
+        if (self.steps != self.ramped).any():
+            np.multiply.outer(np.arange(PIECE), self.steps, out=self.ramp)
+            self.ramped[:] = self.steps
+        ends, wide = -(-count // AT_ONCE), (-1, AT_ONCE * self.width)
+        starts = np.tile(self.starts + first * self.steps, AT_ONCE)
+        np.add(self.ramp.reshape(wide)[:ends], starts, out=self.rows.reshape(wide)[:ends])
+        for j, at in self.others:
+            self.rows[:count, j] = at[first : first + count]
+        return self.rows[:count]
 
 
 def run_straight(runner: Runner, step: RunKernel, slots: Mapping[str, str], ids: NDArray[np.uint64], lying: Lying,
@@ -108,8 +128,9 @@ def run_straight(runner: Runner, step: RunKernel, slots: Mapping[str, str], ids:
     count = len(ids)
     table = runner.table
     if table is None:
-        table = runner.table = Table.of(runner, step)
+        table = runner.table = Table(runner, step)
     runner.begin_chunk()
+    table.begin()
     for slot, addresses in lying.at.items():
         table.put(slot, addresses)
     for slot, addresses in lying.masks.items():
@@ -117,18 +138,19 @@ def run_straight(runner: Runner, step: RunKernel, slots: Mapping[str, str], ids:
     kept = _put_texts(runner, table, lying)
     if kept is None:
         return False
-    turns = table.turns[:count]
     for name, slot in slots.items():
-        table.put(slot, targets[name].address + targets[name].stride * turns)
-    if ("@id", "data") in table.columns:
-        table.put("@id", address_of(ids) + 8 * turns)
-    if ("@count", "data") in table.columns:
-        numbers = np.ones(count, np.int64) if lying.counts is None else np.ascontiguousarray(lying.counts)
-        table.put("@count", address_of(numbers) + 8 * turns)
+        table.put(slot, Evenly(targets[name].address, targets[name].stride))
+    table.put("@id", Evenly(address_of(ids), 8))
+    numbers = np.ones(1, np.int64) if lying.counts is None else np.ascontiguousarray(lying.counts)
+    table.put("@count", Evenly(address_of(numbers), 0 if lying.counts is None else 8))
     status = np.zeros(count, np.int64)
-    runner.launch(runner.kernels[step.kernel], table.rows[:count], status)
+    for first in range(0, count, PIECE):
+        piece = status[first : first + PIECE]
+        runner.launch(runner.kernels[step.kernel], table.piece(first, len(piece)), piece)
+        if piece.any():
+            return False
     del kept
-    return not status.any()
+    return True
 
 
 def _put_texts(runner: Runner, table: Table, lying: Lying) -> list[Any] | None:
@@ -138,10 +160,10 @@ def _put_texts(runner: Runner, table: Table, lying: Lying) -> list[Any] | None:
         if not runner.texts.attach(coded.words):
             return None
         cells, gone = numbered(coded.codes, runner.texts.kept)
-        table.put_rows(slot, cells)
-        table.put_rows(slot, gone, "mask")
+        table.put(slot, Evenly.rows(cells))
+        table.put(slot, Evenly.rows(gone), "mask")
         kept += [cells, gone]
     if ("@digests", "data") in table.columns:
         kept.append(runner.texts.digests())
-        table.put("@digests", address_of(kept[-1]))
+        table.put("@digests", Evenly(address_of(kept[-1]), 0))
     return kept

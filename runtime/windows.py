@@ -17,7 +17,7 @@ from .numbers import Numbers
 from .order import FOREVER, InOrder, Taken
 from .plan import Start
 from .source import FromSource, Laid
-from .straight import Lying
+from .straight import Evenly, Lying
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -73,7 +73,8 @@ class Windows:
             return None
         starts = indexes * self.stride
         counts = np.minimum(self.n, self.inner.order(turn).length - starts)
-        found, keep = {}, []
+        found: dict[str, Ints | Evenly] = {}
+        keep: list[Any] = []
         for name, slot in fields.items():
             found[slot], copies = laid[name].runs(starts, counts)
             keep += copies
