@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
+from pipec.runtime import opening
 
 # A slow machine is no failure, and a run tests what the last one did; PIPEC_RANDOM=1 looks elsewhere.
 settings.register_profile("pipec", deadline=None, suppress_health_check=list(HealthCheck), database=None, print_blob=True,
@@ -30,6 +31,18 @@ def _own_cache(tmp_path_factory):
 def runtime(tmp_path, monkeypatch):
     """Servers and who looks for them meet in a folder of this test's own."""
     monkeypatch.setenv("PIPEC_RUNTIME", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def in_threads(monkeypatch):
+    """Programs that this test opens have their producers here: to start a process takes half a second."""
+    monkeypatch.setitem(opening.open.__kwdefaults__, "workers", "threads")
+
+
+@pytest.fixture
+def in_processes(monkeypatch):
+    """As users have it; after `in_threads`."""
+    monkeypatch.setitem(opening.open.__kwdefaults__, "workers", "process")
 
 
 def picture(rng, height, width):

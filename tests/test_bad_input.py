@@ -43,7 +43,7 @@ pipeline train
 
 
 @pytest.fixture
-def pipec(tmp_path, monkeypatch, capfd):
+def pipec(tmp_path, monkeypatch, capfd, in_threads):
     """Run a command in a folder of its own; (status, stdout, stderr), which hold no traceback."""
     monkeypatch.chdir(tmp_path)
 
@@ -237,7 +237,7 @@ def test_bad_members(pipec, tmp_path, data, bad, said):
     run_both(pipec, tmp_path, said)
 
 
-def test_too_many_pixels(pipec, tmp_path, data):
+def test_too_many_pixels(pipec, in_processes, tmp_path, data):
     bomb = png_bomb(30_000)
     assert len(bomb) < 2 << 20
     shard(data / "a.tar", bomb)
@@ -247,7 +247,7 @@ def test_too_many_pixels(pipec, tmp_path, data):
     assert before < 2 << 20 and after <= max(before, 600 << 10)   # KiB; decoded it would be 2.7 GB
 
 
-def test_a_number_that_is_none(pipec, tmp_path, data):
+def test_a_number_that_is_none(pipec, in_processes, tmp_path, data):
     shard(data / "a.tar", JPEG)
     for text, said in ((b"cat", "i64"), (b"", "i64"), (b"9" * 5_000_000, "i64"), (b"\xff\xfe", "UTF-8")):
         write_tar(data / "a.tar", [("003.jpg", JPEG), ("003.cls", text)])

@@ -23,7 +23,7 @@ PHOTOS = str(EXAMPLES / "photos.pipe")
 
 
 @pytest.fixture
-def pipec(tmp_path, monkeypatch, capfd):
+def pipec(tmp_path, monkeypatch, capfd, in_threads):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
@@ -226,8 +226,8 @@ def test_new(pipec, places, kind):
 
 def test_new_of_nothing(pipec, tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "x.txt").write_text("x")
-    for data in ("empty", "x.txt", "missing", "*.tar", "missing.npz"):
+    (tmp_path / "x.bin").write_text("x")
+    for data in ("empty", "x.bin", "missing", "*.tar", "missing.npz"):
         status, out, err = pipec("new", data)
         assert status == 2 and out == "" and data in err
 
