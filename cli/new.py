@@ -13,8 +13,10 @@ from typing import IO, Any
 import numpy as np
 
 from ..dsl.failure import KEYWORDS
+from ..dsl.format import format_text
 from ..kernels.sources import DAMAGE
 from . import UsageError
+from .newtables import ENDINGS, columns_of, kind_of
 
 TAKEN = KEYWORDS | frozenset(("root", "size", "batch_size", "seed", "train", "image", "crop", "flip", "epoch", "Record"))
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
@@ -50,7 +52,10 @@ def new(arguments: argparse.Namespace) -> int:
 def program_for(data: str) -> str:
     """The text of the program. Raises UsageError where nothing is found that a source can read."""
     path = Path(os.path.expanduser(data))
-    if path.is_dir():
+    kind = kind_of(path)
+    if kind is not None and path.exists():
+        found = _rows(kind, path)
+    elif path.is_dir():
         tars = sorted(path.glob("*.tar"))
         found = _tar(str(path / "*.tar"), str(tars[0])) if tars else _folder(path)
     elif glob.has_magic(data) or path.suffix == ".tar":
@@ -63,8 +68,17 @@ def program_for(data: str) -> str:
     elif not path.exists():
         raise UsageError(f"there is no `{data}`")
     else:
-        raise UsageError(f"`{data}`: a program can be written for tar shards, class folders, .npz and .npy")
+        raise UsageError(f"`{data}`: a program can be written for tar shards, class folders, .npz, .npy and tables"
+                         f" ({' '.join(ENDINGS)}); records of `bin` don't say what they hold: write a schema")
     return _text(found)
+
+
+def _rows(kind: str, path: Path) -> Found:
+    options, pattern, columns, image = columns_of(kind, path)
+    names = _fields([n for n, _ in columns])
+    root, base = (path, pattern) if pattern else (path.parent, path.name)
+    return Found(f"{kind}({_under_root(base)}{options})", str(root), tuple((names[n], t, n) for n, t in columns),
+                 None if image is None else names[image])
 
 
 def _tar(pattern: str, first: str) -> Found:
@@ -187,11 +201,22 @@ def _text(found: Found) -> str:
     for field, type_text, name in found.columns:
         lines.append(f"  {field}: {type_text}" + (f" from {_quoted(name)}" if name != field else ""))
     lines += ["", "pipeline train", f"  from {found.call} as Record", "  shuffle()"]
-    emitted = [f for f, t, _ in found.columns if t not in ("bytes", "text")]
+    gaps = [(f, t) for f, t, _ in found.columns if "?" in t]
+    ragged = [(f, t) for f, t, _ in found.columns if "_" in t and t[:4] not in ("text", "byte")]
+    lines += [_filled(f, t) for f, t in gaps if "_" not in t and t[:4] != "byte"]
     if found.image:
         lines += [f"  image = decode_image({found.image})", "  crop ~ random_resized_crop(image, size, size)",
                   "  flip ~ bernoulli(0.5)", "  image = mirror(crop, flip)"]
-        emitted = ["image", *emitted]
-    emitted += [f for f, t, _ in found.columns if t == "text"]
-    lines += ["  share()", "  batch(batch_size)", f"  emit {', '.join(emitted or [found.columns[0][0]])}"]
-    return "\n".join(lines) + "\n"
+    numbers = [f for f, t, _ in found.columns if t[:4] not in ("text", "byte")]
+    texts = [f for f, t, _ in found.columns if t[:4] == "text" and "_" not in t]
+    emitted = (["image"] if found.image else []) + numbers + texts
+    lines += ["  share()", f"  batch(batch_size{', pad=true' if ragged else ''})"]
+    lines += [_filled(f, t) for f, t in ragged]
+    lines.append(f"  emit {', '.join(emitted or [found.columns[0][0]])}")
+    text = "\n".join(lines) + "\n"
+    return format_text(text, "new.pipe")
+
+
+def _filled(field: str, type_text: str) -> str:
+    """The line that says what stands where a value is missing."""
+    return f"  {field} = {field} ?? " + {"text": '""', "bool": "false"}.get(type_text[:4], "0")

@@ -195,7 +195,7 @@ class SchemaReader:
         if not isinstance(text, str):
             return None
         try:
-            names = tuple(tuple(n.strip() for n in one.split("|")) for one in expanded(text))
+            names = tuple(tuple(n.strip() for n in one.split("|")) if "|" in one else (one,) for one in expanded(text))
         except TextError as error:
             self._bad(column.source.span, str(error))
             return None

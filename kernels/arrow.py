@@ -27,7 +27,7 @@ class ArrowSource(BlockSource):
         self.steps: dict[int, list[list[tuple[str, ...]]]] = {}
         self.readers: dict[int, Any] = {}    # of the file form
         self.streams: dict[int, Any] = {}    # batches of the stream form
-        super().__init__([f for p in expand(paths) for f in _files(p)], [wanted(c) for c in columns])
+        super().__init__([f for p in expand(paths) for f in files_in(p)], [wanted(c) for c in columns])
 
     def open(self, file: int, path: str) -> list[int]:
         import pyarrow as pa
@@ -55,7 +55,7 @@ class ArrowSource(BlockSource):
                 for w, steps in zip(self.wanted, self.steps[file])}
 
 
-def _files(path: str) -> list[str]:
+def files_in(path: str) -> list[str]:
     """The files of a dataset's folder, or the file itself."""
     if not os.path.isdir(path):
         return [path]

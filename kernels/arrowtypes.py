@@ -117,6 +117,29 @@ def _check(path: str, type: Any, steps: Sequence[str], name: str, w: Wanted) -> 
         raise unlike(path, name, f"lists in {dims} dimensions" if dims else "single values", w)
 
 
+def readable(schema: Any) -> list[tuple[str, str, list[str]]]:
+    """The columns that can be read: path, dtype word, and dims (`_` where rows may differ)."""
+    out = []
+    for path in dict.fromkeys(paths_of(schema)):
+        try:
+            steps = _steps(schema, path)
+        except SourceError:   # two columns of that name
+            continue
+        if steps is None:
+            continue
+        found, rest, dims = _stripped(schema.field(steps[0]).type), list(steps[1:]), []
+        while is_list(found) or rest:
+            if is_list(found):
+                dims.append(str(getattr(found, "list_size", "_")))
+                found = _stripped(found.value_type)
+            else:
+                found = _stripped(found.field(rest.pop(0)).type)
+        word = word_of(found)
+        if word not in (None, "null"):
+            out.append((path, str(word), dims))
+    return out
+
+
 def word_of(type: Any) -> str | None:
     """The dtype word that a type is read as; None for one that can't be."""
     import pyarrow as pa

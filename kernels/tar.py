@@ -82,7 +82,7 @@ def _scan(shard: Shard, file: Any, size: int, shown: str) -> None:
             if begin == 0:
                 _fault(shard, shown, "this is no tar archive")
             return
-        if begin and archive.firstmember is None:
+        if begin and archive.firstmember is None:  # type: ignore[attr-defined]
             return   # what stands behind an archive's end and is none is padding
         begin = _scan_archive(shard, archive, file, size, shown)
 
