@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import encoded, picture, write_tar
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipec.cli import main
 from pipec.compiler.check import check
@@ -357,13 +357,13 @@ def checked(text):
         to_json(error.problems, error.texts)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=70)
 @given(st.lists(st.sampled_from(WORDS), max_size=80), st.booleans())
 def test_token_soup(words, spaced):
     checked((" " if spaced else "").join(words))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100)
 @given(st.sampled_from(PROGRAMS), st.data())
 def test_mutated_programs(text, data):
     """Tokens of a valid program left out, doubled, exchanged or replaced."""
@@ -386,7 +386,7 @@ def test_mutated_programs(text, data):
     checked("".join(tokens))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=70)
 @given(st.sampled_from(PROGRAMS), st.integers(0, 10_000), st.text(max_size=3), st.integers(0, 5))
 def test_mutated_characters(text, at, new, length):
     at %= len(text)

@@ -27,7 +27,7 @@ def documents(tmp_path_factory):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_record_comes_once(documents, tmp_path, stage):
+def test_every_record_comes_once(documents, in_threads, tmp_path, stage):
     folder, lengths = documents
     line, rest = STAGES[stage]
     path = tmp_path / "p.pipe"

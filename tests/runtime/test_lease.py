@@ -103,8 +103,8 @@ class Story:
 @pytest.mark.parametrize("widths", [(5003,), (4096, 11_003), (1, 9001, 300)])
 def test_arrays_hold_what_they_should(monkeypatch, writable, widths):
     monkeypatch.setattr(attach, "COPY_BELOW", 5000)       # views of a few pages, so that many share one
-    moved = [Story(seed, widths, writable).run(250) for seed in range(4)]
-    assert sum(moved) > 10
+    moved = [Story(seed, widths, writable).run(250) for seed in range(2)]
+    assert sum(moved) > 5
 
 
 def test_without_a_pagemap(monkeypatch):
