@@ -128,7 +128,7 @@ if __name__ == "__main__":
 
 def test_neither_trainer_nor_producer_loads_a_compiler(made: Path, tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
-    done = subprocess.run([sys.executable, str(tmp_path / "look.py"), str(made)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(tmp_path / "look.py"), str(made)], capture_output=True, text=True, timeout=240)
     assert done.stdout.split("\n")[0] == "20 []", done.stderr
     assert "producer []" in done.stderr
     assert "again" not in done.stderr

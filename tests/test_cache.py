@@ -60,7 +60,7 @@ def start(path: Path) -> subprocess.Popen[str]:
 
 def opened(path: Path) -> str:
     process = start(path)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     return out.strip()
 
@@ -81,7 +81,7 @@ def test_processes_that_start_at_once_and_are_killed(tmp_path: Path, cache: Path
         time.sleep(0.7 + n)
         process.send_signal(signal.SIGKILL)
     for n, process in enumerate(processes):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         assert n < 2 or (process.returncode == 0 and out.split()[0] == ("80.0", "120.0")[n % 2]), err
     assert [opened(p) for p in paths] == ["80.0 []", "120.0 []"]
     assert (cache / "key").stat().st_mode & 0o777 == 0o600

@@ -143,7 +143,7 @@ def test_processes_that_build_at_once(cache: Path) -> None:
     here = str(Path(__file__).parent)
     running = [subprocess.Popen([sys.executable, "-c", BUILDER, here], stderr=subprocess.PIPE) for _ in range(3)]
     for process in running:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors.decode()
     assert len(list(cache.glob("*.o"))) == 6
     assert not [p for p in cache.iterdir() if p.name.startswith(".")]

@@ -267,7 +267,7 @@ def test_two_consumers_of_one_server(program, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(120)
     assert not failed
     table: dict[int, float] = {}
     for epoch in range(3):

@@ -442,9 +442,9 @@ def test_ranks_of_a_shared_stream_begin_together(rows, monkeypatch):
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
     for thread in threads:
         thread.start()
-        time.sleep(0.4)                                  # a stream that waits for nobody would be epochs ahead
+        time.sleep(0.2)                                  # a stream that waits for nobody would be epochs ahead
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not failed and set(got) == {(rank, epoch) for rank in range(3) for epoch in range(3)}
     for epoch in range(3):
         assert sorted(x for rank in range(3) for x in got[rank, epoch][0]) == list(range(101))
@@ -467,7 +467,7 @@ def test_a_mesh_of_a_shared_stream(rows, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert got[0] == got[1] and got[2] == got[3]
     assert sorted(x for rank in (0, 2) for b in got[rank] for x in b) == list(range(101))
 
