@@ -70,7 +70,9 @@ static void read_window(j_decompress_ptr c, const Wish *w, unsigned char *out) {
     wide = end - left;
     if (wide < c->output_width) jpeg_crop_scanline(c, &left, &wide);   /* moves `left` to where a block begins */
     skipped = (JDIMENSION)w->left - left;
-    lines = (*c->mem->alloc_sarray)((j_common_ptr)c, JPOOL_IMAGE, c->output_width * (JDIMENSION)w->channels, LINES);
+    /* At aligned addresses libjpeg-turbo's vector code writes past the caches, from where we would have to read it back. */
+    lines = (*c->mem->alloc_sarray)((j_common_ptr)c, JPOOL_IMAGE, c->output_width * (JDIMENSION)w->channels + 1, LINES);
+    for (int k = 0; k < LINES; k++) lines[k]++;
     if (w->top > 0) jpeg_skip_scanlines(c, (JDIMENSION)w->top);
     for (long y = 0, count; y < w->rows; y += count) {
         count = jpeg_read_scanlines(c, lines, (JDIMENSION)(w->rows - y < LINES ? w->rows - y : LINES));

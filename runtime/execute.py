@@ -5,7 +5,8 @@ A frame that fails keeps the number of its site; the others go on.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .clock import Clock
 from .errors import DataError, Where
 from .held import Failure, Frames, Gaps, Held, Target, Values
 from .limits import show_size
-from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot
+from .plan import CallEach, CallExtern, CallOperator, EachArg, Program, Require, RunKernel, Slot, Step
 
 if TYPE_CHECKING:
     from .straight import Table
@@ -40,6 +41,10 @@ class Runner(Values):
         self.kernels = kernels
         self.clock: Clock | None = None   # counts where somebody asks
         self.table: Table | None = None   # of `straight`
+        self.turns = in_turn(program)
+        self.same: dict[str, Any] = {}    # constants as library calls take them
+        self.arena = np.zeros(4, np.int64)
+        self.arena_at = address_of(self.arena)
         self.externs = {s.target: _load_extern(s.target, allow_extern, self._where(s.site)) for s in program.steps
                         if isinstance(s, CallExtern)}
 
@@ -53,14 +58,19 @@ class Runner(Values):
 
     def run(self, frames: Frames, targets: Mapping[str, Target] | None = None) -> None:
         """Fill every slot of the program; outputs named in `targets` (slot → place) go there."""
-        targets, clock = targets or {}, self.clock
-        for number, step in enumerate(self.program.steps):
+        targets, clock, steps = targets or {}, self.clock, self.program.steps
+        for number, step in enumerate(steps):
             asked = int(np.count_nonzero(frames.status == 0)) if clock is not None else 0
             if clock is not None:
                 clock.begin()
             match step:
+                case CallOperator() if clock is None and number in self.turns:
+                    kernel = steps[number + 1]
+                    assert isinstance(kernel, RunKernel)
+                    self._in_turn(frames, step, kernel, targets)
                 case RunKernel():
-                    self._kernel(frames, step, targets)
+                    if clock is not None or number - 1 not in self.turns:
+                        self._kernel(frames, step, targets)
                 case Require():
                     self._require(frames, step)
                 case CallOperator():
@@ -71,20 +81,26 @@ class Runner(Values):
                     self._call_each(frames, step)
             if clock is not None:
                 clock.end(number, asked)
-            if not (frames.status == 0).any():
+            if 0 not in frames.status.tolist():
                 break
-        for r in np.flatnonzero(frames.status > 0):
+        for r in (frames.status > 0).nonzero()[0]:
             if not any(f.frame == r for f in frames.failures):
                 frames.failures.append(_failure(int(r), int(frames.status[r])))
         if clock is not None:
             clock.look(self, frames)
 
     def _kernel(self, frames: Frames, step: RunKernel, targets: Mapping[str, Target]) -> None:
+        table = self._table(frames, step, targets)
+        self.launch(self.kernels[step.kernel], table, frames.status)
+        self._after(frames, step, table)
+
+    def _table(self, frames: Frames, step: RunKernel, targets: Mapping[str, Target], later: Sequence[str] = ()) -> Ints:
+        """The kernel's arguments for each frame, its outputs' memory made; those that are slots in `later` are left open."""
         for name in step.outputs:
             self._prepare(frames, self.slots[name], targets.get(name))
         table = np.zeros((frames.count, max(1, len(step.args))), np.int64)
         for j, arg in enumerate(step.args):
-            if arg.slot in TEXTS or arg.writes:
+            if arg.slot in TEXTS or arg.writes or arg.slot in later:
                 continue
             held = frames.values[arg.slot]
             if held.objects is not None and (held.at is None or held.done is not None):
@@ -99,8 +115,11 @@ class Runner(Values):
         for j, arg in enumerate(step.args):
             if arg.slot in TEXTS:   # all texts have their numbers by now
                 table[:, j] = self._about_texts(arg.slot)
-        self.launch(self.kernels[step.kernel], table, frames.status)
-        if step.memory and (frames.status >= TOO_LARGE).any():
+        return table
+
+    def _after(self, frames: Frames, step: RunKernel, table: Ints) -> None:
+        """What the kernel has told is kept."""
+        if step.memory and max(frames.status.tolist(), default=0) >= TOO_LARGE:
             frames.failures += [_failure(int(r), int(frames.status[r]), step.memory)
                                 for r in np.flatnonzero(frames.status >= TOO_LARGE)]
             frames.status[frames.status >= TOO_LARGE] = step.memory
@@ -118,6 +137,29 @@ class Runner(Values):
         for name in step.outputs:
             if self.slots[name].dtype not in DTYPES:
                 self._name(frames, name)
+
+    def _in_turn(self, frames: Frames, call: CallOperator, step: RunKernel, targets: Mapping[str, Target]) -> None:
+        """A library call and the kernel that alone reads what it gives, one frame after the other: what was given is still in
+        the nearest cache then, and takes the memory of one frame."""
+        for name in call.outputs:
+            self._make_room(frames, name)
+        table = self._table(frames, step, targets, call.outputs)
+        begin, width, kernel, status = address_of(table), table.shape[1], self.kernels[step.kernel], frames.status
+        given = [(j, arg.kind, arg.axis, frames.values[arg.slot]) for j, arg in enumerate(step.args) if arg.slot in call.outputs]
+        results = [frames.values[name] for name in call.outputs]
+        for r in frames.alive().tolist():
+            mark = self.bump.mark()
+            self._call(frames, call, OPERATORS[call.op].cpu, (r,))
+            if status[r]:
+                continue
+            for j, kind, axis, held in given:
+                assert held.at is not None and held.sizes is not None
+                table[r, j] = held.sizes[r, axis] if kind == "size" else held.at[r]
+            self._launch(kernel, begin + 8 * width * r, status[r : r + 1], width)
+            for held in results:
+                held.keep.clear()
+            self.bump.back(mark)
+        self._after(frames, step, table)
 
     def _about_texts(self, slot: str) -> int:
         return 0 if slot == "@alike" else address_of(self.texts.places() if slot == "@order" else self.texts.digests())
@@ -138,27 +180,29 @@ class Runner(Values):
 
     def launch(self, kernel: Kernel, table: Ints, status: Ints) -> None:
         """Call the kernel; where it wants more memory, give it and go on from that record."""
-        arena, done, count = np.zeros(4, np.int64), 0, len(status)
+        self._launch(kernel, address_of(table), status, table.strides[0] // 8)
+
+    def _launch(self, kernel: Kernel, table: int, status: Ints, width: int) -> None:
+        """The same for as many records as `status` has, whose arguments, `width` for each, lie at `table`."""
+        arena, done, count, at = self.arena, 0, len(status), address_of(status)
         before: list[int] | None = None   # sizes when record `done` first asked for more
-        arena[0] = self.next_output
         while True:
-            arena[1] = address_of(self.outputs.data) + len(self.outputs.data)
-            arena[2] = self.scratch.at_least(self.sizes[1])
-            arena[3] = address_of(self.scratch.data) + len(self.scratch.data)
-            kernel(count - done, address_of(table) + done * table.strides[0], address_of(status) + 8 * done, address_of(arena))
+            arena[0], arena[1] = self.next_output, self.outputs.end
+            arena[2], arena[3] = self.scratch.at_least(self.sizes[1]), self.scratch.end
+            kernel(count - done, table + 8 * width * done, at + 8 * done, self.arena_at)
             self.next_output = int(arena[0])
-            short = np.flatnonzero(status == NEEDS_MEMORY)
-            if not len(short):
+            asked = status.tolist()
+            if NEEDS_MEMORY not in asked:
                 return
-            if short[0] != done or before is None:
+            short = asked.index(NEEDS_MEMORY)
+            if short != done or before is None:
                 before = self.sizes
-            done = int(short[0])
+            done = short
             status[done] = 0
             if not self._grow():
                 status[done] = TOO_LARGE + max(self.sizes)
                 self._new_outputs(before[0])   # what this record was given is let go
                 self.sizes, self.scratch = before, Block()
-            arena[0] = self.next_output
 
     def _grow(self) -> bool:
         """A larger scratch, and a new block of outputs; False where there isn't so much memory."""
@@ -188,17 +232,21 @@ class Runner(Values):
             else:
                 frames.passed[r] += 1
 
-    def _call(self, frames: Frames, step: CallOperator | CallExtern, function: Callable[..., Any] | None) -> None:
+    def _call(self, frames: Frames, step: CallOperator | CallExtern, function: Callable[..., Any] | None,
+              rows: Iterable[int] | None = None) -> None:
+        """Call the function for these frames, or for all."""
         for name in step.outputs:
             self._make_room(frames, name)
         done = frames.values[step.outputs[0]].done
         assert done is not None
-        same = {a: self.value(frames, a, 0) for a in step.args if a in self.constants}
-        for r in frames.alive():
-            if done[r] or (step.when is not None and not self.value(frames, step.when, int(r))):
+        for a in step.args:
+            if a in self.constants and a not in self.same:
+                self.same[a] = self.value(frames, a, 0)
+        for r in frames.alive().tolist() if rows is None else rows:
+            if done[r] or (step.when is not None and not self.value(frames, step.when, r)):
                 continue
             done[r] = True
-            args = [same[a] if a in same else self.value(frames, a, int(r)) for a in step.args]
+            args = [self.same[a] if a in self.same else self.value(frames, a, r) for a in step.args]
             try:
                 if function is None:
                     assert isinstance(step, CallExtern)
@@ -207,11 +255,11 @@ class Runner(Values):
                     result = function(self.bump.take, *args)
             except BadRecord as bad:
                 frames.status[r] = step.site
-                frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
+                frames.failures.append(Failure(r, step.site, bad.code, bad.reason, bad.label))
                 continue
             results = result if len(step.outputs) > 1 else (result,)
             for name, value in zip(step.outputs, results, strict=True):
-                self._hold(frames, frames.values[name], self.slots[name], int(r), value, step.site)
+                self._hold(frames, frames.values[name], self.slots[name], r, value, step.site)
 
     def _call_each(self, frames: Frames, step: CallEach) -> None:
         slot, function = self.slots[step.output], OPERATORS[step.op].cpu
@@ -241,6 +289,36 @@ class Runner(Values):
                 frames.failures.append(Failure(int(r), step.site, bad.code, bad.reason, bad.label))
                 continue
             self._hold(frames, held, slot, int(r), result if gone is None else Gaps(result, gone), step.site)
+
+
+def in_turn(program: Program) -> frozenset[int]:
+    """The numbers of library calls that run in turn with the kernel after them: nothing else reads what they give, which has
+    a size that only the data tells."""
+    slots, outputs = {s.name: s for s in program.slots}, {slot for _, slot in program.outputs}
+    found = set()
+    for number, (call, step) in enumerate(itertools.pairwise(program.steps)):
+        if not isinstance(call, CallOperator) or not isinstance(step, RunKernel):
+            continue
+        made = set(call.outputs)
+        others = (s for k, s in enumerate(program.steps) if k not in (number, number + 1))
+        apart = not made & outputs and not any(made & _met(s) for s in others)
+        numbers = all(slots[n].dtype in DTYPES and not slots[n].missing and None in slots[n].dims for n in made)
+        if apart and numbers and not any(a.slot in TEXTS for a in step.args):
+            found.add(number)
+    return frozenset(found)
+
+
+def _met(step: Step) -> set[str]:
+    """The slots that a step reads or fills."""
+    match step:
+        case RunKernel():
+            return {*step.outputs, *(a.slot for a in step.args)}
+        case Require():
+            return {step.slot}
+        case CallEach():
+            named = {d for d in step.dims if isinstance(d, str)}
+            return {step.output, step.when or "", *(a.slot for a in step.args), *named}
+    return {*step.outputs, *step.args, step.when or ""}
 
 
 def _failure(r: int, status: int, site: int = 0) -> Failure:
