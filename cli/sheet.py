@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 CELL, GAP, LINE = 176, 12, 15
+MOST_TILES = 16   # images of a field that holds several
+OUTLINE = (225, 29, 72)
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # what `normalize` usually takes away
 INK, FAINT, PAPER, SHADE = (24, 24, 27), (113, 113, 122), (250, 250, 249), (231, 229, 228)
 
@@ -28,11 +30,13 @@ def contact_sheet(records: Sequence[Mapping[str, Any]]) -> Image.Image:
 def _cell(record: Mapping[str, Any]) -> Image.Image:
     pictures: list[Image.Image] = []
     lines: list[tuple[str, str]] = []
+    arrays = {name: np.asarray(v) for name, v in record.items() if not isinstance(v, bytes | str)}
     for name, value in record.items():
-        array = np.asarray(value) if not isinstance(value, bytes | str) else None
+        array = arrays.get(name)
         image = as_image(array) if array is not None else None
         if image is not None:
-            pictures.append(_fit(image))
+            boxes = [a for n, a in arrays.items() if "box" in n and a.ndim == 2 and a.shape[1] == 4]
+            pictures.append(_fit(image if array is None or array.ndim == 4 else _outlined(image, boxes)))
         elif array is not None and array.ndim == 1 and array.dtype.kind == "f" and len(array) > 16 and not _one_hot(array):
             pictures.append(_curve(array))
             lines.append((name, f"{len(array):,}: {array.min():.3g} to {array.max():.3g}"))
@@ -78,7 +82,7 @@ def _short(value: Any, array: NDArray[Any] | None) -> str:
         return ", ".join(f"{i} ({array[i]:.2f})" for i in top if array[i] > 0)
     if array.ndim == 1:
         return "  ".join(_one(v) for v in array[:12]) + ("  …" if len(array) > 12 else "")
-    return f"{array.dtype} [{'×'.join(map(str, array.shape))}]"
+    return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
 
 
 def _one(value: Any) -> str:
@@ -89,11 +93,13 @@ def _one(value: Any) -> str:
 
 
 def as_image(array: NDArray[Any]) -> Image.Image | None:
-    """An image of H×W, H×W×C or C×H×W numbers; None where the array isn't one.
+    """An image of H×W, H×W×C or C×H×W numbers, several of them side by side; None where the array isn't one.
 
     Small integers of one channel (masks) get a colour each. Floats are taken as they are if they lie in 0 to 1, as
     ImageNet-normalised if that gives such, else spread from their 1st to their 99th percentile.
     """
+    if array.ndim == 4:
+        return _tiled([as_image(a) for a in array[:MOST_TILES]])
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:
@@ -116,6 +122,30 @@ def as_image(array: NDArray[Any]) -> Image.Image | None:
     low, high = np.nanpercentile(numbers[np.isfinite(numbers)], (1, 99))
     spread = np.clip((numbers - low) / max(high - low, 1e-12), 0, 1)
     return Image.fromarray((np.nan_to_num(spread) * 255).astype(np.uint8))
+
+
+def _tiled(images: Sequence[Image.Image | None]) -> Image.Image | None:
+    """Images of one size in rows; None where one of them is none."""
+    if not images or images[0] is None:
+        return None
+    columns = int(np.ceil(np.sqrt(len(images))))
+    width, height = (side + max(2, side // 40) for side in images[0].size)
+    whole = Image.new("RGB", (columns * width, -(-len(images) // columns) * height), PAPER)
+    for k, image in enumerate(images):
+        if image is None:
+            return None
+        whole.paste(image, (k % columns * width, k // columns * height))
+    return whole
+
+
+def _outlined(image: Image.Image, boxes: Sequence[NDArray[Any]]) -> Image.Image:
+    """The image with boxes (left, top, right, bottom in its pixels) drawn on it; those of no size are padding."""
+    image, wide = image.convert("RGB"), max(1, max(image.size) // 90)
+    pen = ImageDraw.Draw(image)
+    for left, top, right, bottom in (tuple(map(float, b)) for several in boxes for b in several):
+        if left < right and top < bottom:
+            pen.rectangle((left, top, right - 1, bottom - 1), outline=OUTLINE, width=wide)
+    return image
 
 
 def _colours() -> NDArray[np.uint8]:
