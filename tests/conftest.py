@@ -1,7 +1,9 @@
 """Small data in the formats that the example programs read, and a compile cache of the tests' own."""
 import io
 import os
+import sys
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,3 +101,17 @@ def city(tmp_path_factory):
         members += [(f"{k:03d}.jpg", encoded(picture(rng, height, width), "JPEG")), (f"{k:03d}.png", encoded(mask, "PNG"))]
     write_tar(root / "a.tar", members)
     return root
+
+
+@pytest.fixture(scope="session")
+def spots(tmp_path_factory):
+    """train.npz and val.npz of examples/torch."""
+    place = str(Path(__file__).parent.parent / "examples" / "torch")
+    sys.path.insert(0, place)
+    try:
+        from spots import make_data
+    finally:
+        sys.path.remove(place)
+    folder = tmp_path_factory.mktemp("spots")
+    make_data(folder, 403, 101)
+    return folder

@@ -12,21 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipec.compiler.compile import plan_for
 
 torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[2] / "examples" / "torch"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from spots import make_data
-    finally:
-        sys.path.remove(str(FOLDER))
-    folder = tmp_path_factory.mktemp("spots")
-    make_data(folder, 403, 101)
-    return folder
 
 
 def command(*words, **environment):
@@ -41,12 +30,14 @@ def output(process):
     return text
 
 
-def test_ddp(data):
+def test_ddp(spots, runtime):
     """As torchrun starts them."""
+    for run in ("train", "val"):
+        plan_for(str(FOLDER / "spots.pipe"), {"data": str(spots)}, run)   # compiled here once, not by each of them
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = [command(FOLDER / "ddp.py", "--data", data, "--share", RANK=r, LOCAL_RANK=r, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2,
+    ranks = [command(FOLDER / "ddp.py", "--data", spots, "--share", RANK=r, LOCAL_RANK=r, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2,
                      MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for r in range(2)]
     text, _ = map(output, ranks)
     assert "epoch 1: 7 steps," in text and "of 101 right" in text and "weights equal on all ranks" in text
@@ -61,10 +52,10 @@ class Wrapped(torch.utils.data.IterableDataset):
 
 
 @pytest.fixture
-def loader(data):
+def loader(spots):
     import pipec
 
-    with pipec.open(FOLDER / "spots.pipe", run="val", data=str(data), workers="threads") as opened:
+    with pipec.open(FOLDER / "spots.pipe", run="val", data=str(spots), workers="threads") as opened:
         yield opened
 
 

@@ -16,18 +16,6 @@ torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[2] / "examples" / "torch"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from spots import make_data
-    finally:
-        sys.path.remove(str(FOLDER))
-    folder = tmp_path_factory.mktemp("spots")
-    make_data(folder, 403, 101)
-    return folder
-
-
 def inside(script, monkeypatch, *words):
     """A script's `main` in this process."""
     monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
@@ -35,13 +23,13 @@ def inside(script, monkeypatch, *words):
     runpy.run_path(str(FOLDER / script), run_name="__main__")
 
 
-def test_resume_after_a_kill(data, tmp_path, monkeypatch, capsys):
+def test_resume_after_a_kill(spots, tmp_path, monkeypatch, capsys):
     threads = torch.get_num_threads()
-    inside("plain.py", monkeypatch, "--data", data)
+    inside("plain.py", monkeypatch, "--data", spots)
     torch.set_num_threads(threads)
     whole = capsys.readouterr().out
     assert "epoch 1: " in whole
-    words = (FOLDER / "plain.py", "--data", data, "--checkpoint", tmp_path / "last.pt", "--every", 1)
+    words = (FOLDER / "plain.py", "--data", spots, "--checkpoint", tmp_path / "last.pt", "--every", 1)
     killed = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True)
     for line in killed.stdout:
         if line == "step 9\n":
@@ -65,19 +53,19 @@ def output(*words):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ddp(data, ranks):
-    text = output("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, FOLDER / "ddp.py", "--data", data)
+def test_ddp(spots, ranks):
+    text = output("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, FOLDER / "ddp.py", "--data", spots)
     assert re.search(r"epoch 1: \d+ steps, \d+ of 101 right", text) and "weights equal on all ranks" in text
 
 
-def test_lightning(data, tmp_path):
+def test_lightning(spots, tmp_path):
     pytest.importorskip("lightning")
     os.chdir(tmp_path)
-    assert "14 steps, right " in output(FOLDER / "with_lightning.py", "--data", data, "--devices", 2)
+    assert "14 steps, right " in output(FOLDER / "with_lightning.py", "--data", spots, "--devices", 2)
 
 
-def test_accelerate(data):
+def test_accelerate(spots):
     pytest.importorskip("accelerate")
     text = output("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, FOLDER / "with_accelerate.py", "--data",
-                  data)
+                  spots)
     assert re.search(r"epoch 1: \d+ of 101 right", text)
