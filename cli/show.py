@@ -106,8 +106,8 @@ def described(value: Any) -> str:
     if value is None:
         return "missing"
     array: NDArray[Any] = np.ma.asarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
-    if array.dtype == object:
-        return ", ".join(described(v) for v in array.ravel()[:4]) + (" …" if array.size > 4 else "")
+    if array.dtype.kind in "OUS":
+        return ", ".join(_text(v) for v in array.ravel()[:4]) + (" …" if array.size > 4 else "")
     dtype = type_name(array.dtype)
     if array.ndim == 0:
         return f"{dtype} {_number(array)}"
@@ -119,6 +119,10 @@ def described(value: Any) -> str:
         return f"{head}  {first}"
     wide = array.astype(np.float64)
     return f"{head}  {_number(array.min())} to {_number(array.max())}, mean {wide.mean():.4g}: {first}"
+
+
+def _text(value: Any) -> str:
+    return "?" if value is None or value is np.ma.masked else described(value)
 
 
 def _number(value: Any) -> str:

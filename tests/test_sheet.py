@@ -1,6 +1,7 @@
 """Contact sheets: fields that hold several images, and boxes on them."""
 import numpy as np
 from pipec.cli.sheet import OUTLINE, PAPER, as_image, contact_sheet
+from pipec.cli.show import described
 
 
 def test_several_images_of_a_field_stand_side_by_side():
@@ -11,6 +12,12 @@ def test_several_images_of_a_field_stand_side_by_side():
     assert tuple(sheet[30, 50]) == PAPER
     assert as_image(np.zeros((40, 8, 8, 3), np.uint8)).size == (40, 40), "sixteen at most"
     assert as_image(np.zeros((0, 8, 8, 3))) is None and as_image(np.zeros((2, 8, 8, 5))) is None
+
+
+def test_texts_with_gaps_in_one_line():
+    words = np.ma.MaskedArray(np.array(["a", "b", "c", "d", "e"]), [False, True, False, False, False])
+    assert described(words) == "'a', ?, 'c', 'd' …"
+    assert described(words.astype(object)) == "'a', ?, 'c', 'd' …" and described(np.array(["x"])) == "'x'"
 
 
 def test_boxes_are_drawn_where_they_are():
