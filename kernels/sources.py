@@ -17,6 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -161,8 +162,7 @@ def value_of(data: bytes, type_text: str, what: str) -> Any:
 
     bytes as they are, text as UTF-8, numbers as decimal text (a `.cls` member), arrays as `.npy`.
     """
-    dtype = re.match(r"\w+", type_text)
-    word = dtype.group(0) if dtype else type_text
+    word = _word(type_text)
     if "[" in type_text:
         return _npy(data, type_text, word, what)
     if word == "bytes":
@@ -176,6 +176,20 @@ def value_of(data: bytes, type_text: str, what: str) -> Any:
     return number_of(text.strip(), word, what)
 
 
+@cache
+def _word(type_text: str) -> str:
+    """The dtype that a type begins with."""
+    dtype = re.match(r"\w+", type_text)
+    return dtype.group(0) if dtype else type_text
+
+
+@cache
+def _integers(word: str) -> tuple[int, int, Any]:
+    """Least and most of a dtype, and what makes one of it."""
+    info = np.iinfo(numpy_name(word))
+    return int(info.min), int(info.max), info.dtype.type
+
+
 def number_of(text: str, word: str, what: str) -> Any:
     """Decimal text as a number of dtype `word`, exact for integers; raises BadRecord."""
     shown = text[:20] + ("…" if len(text) > 20 else "")
@@ -183,10 +197,10 @@ def number_of(text: str, word: str, what: str) -> Any:
         if "_" in text or not text.isascii():   # Python would take these
             raise ValueError
         if word in INTEGERS:
-            info, value = np.iinfo(numpy_name(word)), int(text[:40])
-            if not info.min <= value <= info.max or len(text) > 40:
+            (least, most, made), value = _integers(word), int(text[:40])
+            if not least <= value <= most or len(text) > 40:
                 raise BadRecord("E0801", f"{what} holds {shown}, which doesn't fit {word}")
-            return np.dtype(numpy_name(word)).type(value)
+            return made(value)
         if word == "bool":
             return np.bool_({"0": False, "1": True, "false": False, "true": True}[text.lower()])
         return np.dtype(numpy_name("f64" if word == "bf16" else word)).type(float(text))

@@ -227,21 +227,44 @@ class TarSource:
         return int(np.searchsorted(self.starts, index, side="right")) - 1
 
     def read(self, index: int) -> dict[str, Any]:
-        if index in self.faults:
-            raise BadRecord("E0801", self.faults[index])
-        return {field: stacked([self._value(index, n, type_text) for n in columns], f"`{field}`")
-                for field, columns, type_text in self.columns}
+        found, bad = self.read_many(np.array([index]))
+        if bad:
+            raise bad[0]
+        return {field: values[0] for field, values in found.items()}
 
-    def _value(self, index: int, names: tuple[str, ...], type_text: str) -> Any:
+    def read_many(self, indexes: NDArray[np.int64]) -> tuple[dict[str, list[Any]], dict[int, BadRecord]]:
+        """Every field's values of these samples, and by place what is wrong with those that can't be read."""
+        at, shards = indexes.tolist(), (np.searchsorted(self.starts, indexes, side="right") - 1).tolist()
+        bad = {r: BadRecord("E0801", self.faults[index]) for r, index in enumerate(at) if index in self.faults}
+        found: dict[str, list[Any]] = {}
+        for field, columns, type_text in self.columns:
+            placed = [self._placed(names, indexes) for names in columns]
+            values = found[field] = [None] * len(at)
+            for r, index in enumerate(at):
+                if r in bad:
+                    continue
+                try:
+                    values[r] = stacked([self._value(index, shards[r], sizes[r], offsets[r], type_text, what)
+                                         for sizes, offsets, what in placed], f"`{field}`")
+                except BadRecord as problem:
+                    bad[r] = problem
+        return found, bad
+
+    def _placed(self, names: tuple[str, ...], indexes: NDArray[np.int64]) -> tuple[list[int], list[int], str]:
+        """Sizes and offsets of these samples' members, and what they are called; the key's offset is -1."""
         if names == (KEY,):
-            return value_of(os.fsencode(self.keys[index]), type_text, "the key")
+            return [0] * len(indexes), [-1] * len(indexes), "the key"
         offsets, sizes = self.places[names]
-        if sizes[index] < 0 and "?" in type_text:
+        return sizes[indexes].tolist(), offsets[indexes].tolist(), f"`{shown(names)}`"
+
+    def _value(self, index: int, shard: int, size: int, offset: int, type_text: str, what: str) -> Any:
+        if offset < 0:
+            return value_of(os.fsencode(self.keys[index]), type_text, what)
+        if size < 0 and "?" in type_text:
             return None
-        if sizes[index] < 0:
-            raise BadRecord("E0801", f"this sample has no member `{shown(names)}`")
-        data = self.files.pread(self._shard(index), int(sizes[index]), int(offsets[index]))
-        return value_of(data, type_text, f"`{shown(names)}`")
+        if size < 0:
+            raise BadRecord("E0801", f"this sample has no member {what}")
+        return value_of(self.files.pread(shard, size, offset), type_text, what)
 
     def ids(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
         shards = np.searchsorted(self.starts, indexes, side="right") - 1
