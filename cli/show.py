@@ -102,7 +102,7 @@ def described(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes: {value[:12].hex(' ')}{' …' if len(value) > 12 else ''}"
     if isinstance(value, str):
-        return repr(value if len(value) < 200 else value[:200] + "…")
+        return repr(str(value) if len(value) < 200 else value[:200] + "…")   # NumPy's texts show their type
     if value is None:
         return "missing"
     array: NDArray[Any] = np.ma.asarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
