@@ -6,6 +6,7 @@ A block that can't be decoded makes bad records.
 """
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from .words import Coded, merged, united
 
 Ints = NDArray[np.int64]
 KEPT = 256 << 20        # bytes of decoded blocks; at least one is kept
+NEAR = 16               # blocks that threads may be apart where they read in order
 MOST_ROWS = 1 << FILE_SHIFT
 Block = dict[str, list[Values]]   # for each field, the values of its columns
 
@@ -61,7 +63,7 @@ class BlockSource:
         self.read_rows: dict[int, int] = {}       # of blocks that are kept: how many of their rows were read in order
         self.finished = -1                        # the block that was read to the end last: threads may be a little behind
         self.lock = threading.Lock()
-        self.busy: dict[int, threading.Lock] = {}
+        self.busy: dict[int, threading.Lock] = {} # blocks that somebody decodes
 
     def open(self, file: int, path: str) -> list[int]:
         """The numbers of rows of a file's blocks. Raises SourceError for other columns, anything else for damage."""
@@ -73,19 +75,52 @@ class BlockSource:
 
     def block(self, number: int) -> Block:
         """A decoded block; raises BadRecord if it can't be."""
-        with self.lock:
-            found = self._found(number)
-            alone = self.busy.setdefault(number, threading.Lock())
-        if found is None:
-            with alone:   # threads that want the same block wait for the first of them
-                with self.lock:
-                    found = self._found(number)
-                if found is None:
-                    found = self._decoded(number)
-                    self._keep(number, found)
+        found = self._made(number)
         if isinstance(found, BadRecord):
             raise found
         return found
+
+    def _made(self, number: int) -> Block | BadRecord:
+        with self.lock:
+            found = self._found(number)
+            if found is not None:
+                return found
+            alone = self.busy.setdefault(number, threading.Lock())
+            first = alone.acquire(blocking=False)
+        if not first:   # threads that want the same block wait for the first of them, and have something to do till then
+            self._look_ahead(number)
+            alone.acquire()
+        return self._made_alone(number, alone)
+
+    def _made_alone(self, number: int, alone: threading.Lock) -> Block | BadRecord:
+        """A block, decoded unless another thread has; `alone` is held, and given back."""
+        try:
+            with self.lock:
+                found = self._found(number)
+            if found is None:
+                found = self._decoded(number)
+                self._keep(number, found)
+            return found
+        finally:
+            with self.lock:
+                if self.busy.get(number) is alone:
+                    del self.busy[number]
+            alone.release()
+
+    def _look_ahead(self, number: int) -> None:
+        """Where blocks are read in order and there is room, decode the next one after this that nobody is at."""
+        with self.lock:
+            mean = self.held / max(1, len(self.kept))
+            room = (len(self.kept) + len(self.busy) + 1) * mean <= min(KEPT, self.most)
+            in_order = 0 <= self.finished < number <= self.finished + NEAR
+            near = range(number + 1, min(number + NEAR, len(self.blocks))) if room and in_order else ()
+            chosen = next((n for n in near if n not in self.kept and n not in self.busy), None)
+            if chosen is None:
+                return
+            alone = self.busy[chosen] = threading.Lock()
+            alone.acquire()
+        with contextlib.suppress(SourceError):   # it is met again when somebody wants that block
+            self._made_alone(chosen, alone)
 
     def _found(self, number: int) -> Block | BadRecord | None:
         found = self.kept.get(number)
@@ -112,7 +147,6 @@ class BlockSource:
             self.kept[number] = block
             self.held += size - self.sizes.get(number, 0)
             self.sizes[number] = size
-            self.busy.pop(number, None)
             while len(self.kept) > 1 and self.held > min(KEPT, self.most):
                 self._drop(next(iter(self.kept)))
 

@@ -73,9 +73,10 @@ class ParquetSource(BlockSource):
         """The fields that need no Arrow."""
         plain, group = self.plain[file], self.metadata[file].row_group(block)
         for w in self.wanted:
-            found = stacked(partial(self.files.pread, file), group, plain[w.field], w) if w.field in plain else None
-            if found is not None:
-                yield w.field, found
+            if w.field in plain:
+                found = stacked(partial(self.files.pread, file), group, plain[w.field], w, self.most)
+                if found is not None:
+                    yield w.field, found
 
     def _stand_in(self, file: int, block: int) -> Any | None:
         if not self.conditions:

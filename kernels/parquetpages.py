@@ -103,18 +103,18 @@ def _snappy_size(part: NDArray[np.uint8]) -> int:
     return -1
 
 
-def stacked(pread: Pread, group: Any, columns: Sequence[Plain], w: Wanted) -> Stacked | None:
-    """The field's columns in a row group (of Parquet's metadata)."""
+def stacked(pread: Pread, group: Any, columns: Sequence[Plain], w: Wanted, most: int = MOST_UNPACKED) -> Stacked | None:
+    """The field's columns in a row group (of Parquet's metadata), if its pages take at most so many bytes."""
     made = extension()
     try:
-        return None if made is None else _stacked(made, pread, group, columns, w)
+        return None if made is None else _stacked(made, pread, group, columns, w, min(most, MOST_UNPACKED))
     except Exception:   # damage: Arrow says which
         return None
 
 
-def _stacked(made: Any, pread: Pread, group: Any, columns: Sequence[Plain], w: Wanted) -> Stacked | None:
+def _stacked(made: Any, pread: Pread, group: Any, columns: Sequence[Plain], w: Wanted, most: int) -> Stacked | None:
     rows, chunks = group.num_rows, [group.column(c.number) for c in columns]
-    if sum(c.total_uncompressed_size for c in chunks) > MOST_UNPACKED or not {c.compression for c in chunks} <= _CODECS.keys():
+    if sum(c.total_uncompressed_size for c in chunks) > most or not {c.compression for c in chunks} <= _CODECS.keys():
         return None
     pages = [_pages(made, pread, chunk, column) for chunk, column in zip(chunks, columns)]
     if any(p is None or p.rows != rows for p in pages):

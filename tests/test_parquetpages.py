@@ -1,6 +1,9 @@
 """Parquet's pages decoded by our own extension: the values of Arrow's reader, and nothing but its answers about damage."""
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from pipec.kernels import parquetpages
@@ -140,3 +143,39 @@ def test_damaged_pages_are_refused_or_give_the_values_of_arrow(tmp_path, monkeyp
             for mine, theirs in zip(ours[0], arrow[0]):
                 assert mine == theirs or isinstance(theirs, str)
     assert agreed > 4
+
+
+def test_who_waits_for_a_block_decodes_the_next_one(tmp_path):
+    pq.write_table(table(np.random.default_rng(2), "i64", 600), tmp_path / "a.parquet", row_group_size=100)
+    made = source(tmp_path / "a.parquet", "i64")
+    at, gate, ahead = threading.Event(), threading.Event(), threading.Event()
+    decode, asked = made.decode, []
+
+    def gated(file, block):
+        asked.append(block)
+        if block == 1:
+            at.set()
+            assert gate.wait(60)
+        if block == 2:
+            ahead.set()
+        return decode(file, block)
+
+    made.read_many(np.arange(100))   # to the end: blocks are read in order
+    made.decode = gated
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(made.read_many, np.arange(100, 150))
+        assert at.wait(60)
+        second = threads.submit(made.read_many, np.arange(150, 200))
+        assert ahead.wait(60)        # while the first one is still at block 1
+        gate.set()
+        parts = [first.result(), second.result()]
+    assert asked == [1, 2] and not made.busy
+    found = np.ma.concatenate([fields["one"] for fields, bad in parts])
+    alone = source(tmp_path / "a.parquet", "i64").read_many(np.arange(100, 200))[0]["one"]
+    assert plain(found) == plain(alone)
+    made.most = 1                    # no room for another one
+    made.block(4)
+    made.finished = 4
+    lock = made.busy[5] = threading.Lock()
+    made._look_ahead(5)
+    assert made.busy == {5: lock} and asked == [1, 2, 4]
