@@ -1,7 +1,6 @@
 """W7, speech in WAV and FLAC as its users read it: 16 kHz, log-mel of 80, batches of 32 padded to the longest."""
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def ours(workload: str, threads: int) -> Epochs:
 
 
 def _clips(threads: int, features: Callable[[str], Any]) -> Epochs:
-    """A torch DataLoader over the files, batches padded."""
+    """A torch DataLoader over the files, batches padded. Its workers have computed a few before they begin."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -73,16 +72,44 @@ def _clips(threads: int, features: Callable[[str], Any]) -> Epochs:
         def __getitem__(self, i: int) -> Any:
             return features(files[i])
 
-    def padded(rows: list[Any]) -> Any:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
+    def warm(_: int) -> None:
+        for file in files[:8]:
+            features(file)
 
-    loader = DataLoader(Clips(), batch_size=BATCH["W7"], shuffle=True, collate_fn=padded, num_workers=threads,
-                        persistent_workers=True, prefetch_factor=4)
+    loader = DataLoader(Clips(), batch_size=BATCH["W7"], shuffle=True, collate_fn=_padded, num_workers=threads,
+                        persistent_workers=True, prefetch_factor=4, worker_init_fn=warm)
     return lambda _: loader
 
 
+def _padded(rows: list[Any]) -> Any:
+    import torch
+
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
+
+
 def librosa(workload: str, threads: int) -> Epochs:
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+    """A torch DataLoader whose workers call librosa."""
+    return _clips(threads, _librosa_features())
+
+
+def librosa_loop(workload: str, threads: int) -> Epochs:
+    """librosa in a plain loop: one process, one thread, warm."""
+    import random
+
+    features = _librosa_features()
+    files = sorted(str(p) for p in folder().glob("clip*"))
+    for file in files[:40]:
+        features(file)
+
+    def epoch(_: int) -> Iterable[Any]:
+        order = random.sample(files, len(files))
+        for first in range(0, len(order), BATCH["W7"]):
+            yield _padded([features(file) for file in order[first : first + BATCH["W7"]]])
+
+    return epoch
+
+
+def _librosa_features() -> Callable[[str], Any]:
     import librosa as library
     import numpy as np
     import soundfile
@@ -95,7 +122,8 @@ def librosa(workload: str, threads: int) -> Epochs:
         mel = library.feature.melspectrogram(y=wave, sr=RATE, n_fft=400, hop_length=160, n_mels=80)
         return torch.from_numpy(np.log(mel + 1e-6).T.copy())
 
-    return _clips(threads, features)
+    torch.set_num_threads(1)
+    return features
 
 
 def torchaudio(workload: str, threads: int) -> Epochs:
@@ -120,7 +148,8 @@ def torchaudio(workload: str, threads: int) -> Epochs:
 
 BATCH = {"W7": 32}
 PREPARE = {"W7": prepare}
-MODULE = {"librosa": "librosa", "torchaudio": "torchaudio"}
+MODULE = {"librosa": "librosa", "librosa-loop": "librosa", "torchaudio": "torchaudio"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
-    "W7": {"pipec": ours, "librosa": librosa, "torchaudio": torchaudio}}
-DIFFERS = {"W7": {"librosa": "soxr's high quality resampling, zeros beyond the ends, Slaney's mels"}}
+    "W7": {"pipec": ours, "librosa": librosa, "librosa-loop": librosa_loop, "torchaudio": torchaudio}}
+_LIBROSA = "soxr's high quality resampling, zeros beyond the ends, Slaney's mels"
+DIFFERS = {"W7": {"librosa": _LIBROSA, "librosa-loop": _LIBROSA + "; one process and thread"}}

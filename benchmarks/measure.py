@@ -13,6 +13,9 @@ import sys
 import threading
 import time
 
+for _library in ("OMP", "OPENBLAS", "MKL"):   # before anything loads them: threads of theirs would fight with the loader's
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
 
 def main(workload: str, peer: str, threads: int, seconds: float) -> None:
     import psutil

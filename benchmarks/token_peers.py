@@ -1,6 +1,6 @@
 """W5, windows of tokens, as its users read them; and what W4 and W5 cost in plain C (`rows.c`), without a loader around it.
 
-The C programs write into eight batches in turn, as a loader must whose batches live longer than one step.
+The C programs write into eight or forty batches in turn, as a loader must whose batches live longer than one step.
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,8 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(built))
 
 
-def plain_c(workload: str, threads: int) -> Epochs:
-    """One thread, eight batches written in turn."""
+def plain_c(workload: str, threads: int, batches: int = 8) -> Epochs:
+    """One thread, batches written in turn: as many as stay in a cache, or as many as a ring holds."""
     import numpy as np
 
     library, state = _library(), np.array([88172645463325252], np.uint64)
@@ -130,7 +131,7 @@ def plain_c(workload: str, threads: int) -> Epochs:
     number = ctypes.c_long
     if workload == "W5":
         ids = np.fromfile(data.FOLDER / "tokens.bin", np.uint16)
-        rooms = [np.zeros((2, size, LENGTH), np.int64) for _ in range(8)]
+        rooms = [np.zeros((2, size, LENGTH), np.int64) for _ in range(batches)]
 
         def fill(room: Any) -> Any:
             windows = number((TOKENS - 1) // LENGTH)
@@ -139,7 +140,7 @@ def plain_c(workload: str, threads: int) -> Epochs:
     else:
         loaded = np.load(data.FOLDER / "cifar10.npz")
         images, labels = loaded["x_train"], loaded["y_train"]
-        rooms = [(np.zeros((size, 3, 32, 32), np.float16), np.zeros(size, np.int64)) for _ in range(8)]
+        rooms = [(np.zeros((size, 3, 32, 32), np.float16), np.zeros(size, np.int64)) for _ in range(batches)]
 
         def fill(room: Any) -> Any:
             library.cifar(at(images), at(labels), number(len(images)), number(size), at(state), at(room[0]), at(room[1]))
@@ -147,17 +148,19 @@ def plain_c(workload: str, threads: int) -> Epochs:
 
     def epoch(_: int) -> Iterator[Any]:
         for k in range(1000):
-            yield fill(rooms[k % 8])
+            yield fill(rooms[k % batches])
 
     return epoch
 
 
 BATCH = {"W5": 64, "W4": 512}
 PREPARE = {"W5": prepare}
-MODULE = {"torch-batched": "torch", "torch-records": "torch", "grain": "grain", "plain C": "numpy"}
-_ALONE = {"plain C": "no loader: one thread, random numbers from xorshift, eight batches written in turn"}
+MODULE = {"torch-batched": "torch", "torch-records": "torch", "grain": "grain", "plain C": "numpy",
+          "plain C 40": "numpy"}
+_ALONE = {"plain C": "no loader: one thread, random numbers from xorshift, eight batches written in turn",
+          "plain C 40": "the same with forty batches, about as many as the ring holds"}
 DIFFERS = {"W4": _ALONE, "W5": _ALONE}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
     "W5": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records, "grain": grain_records,
-           "plain C": plain_c},
+           "plain C": plain_c, "plain C 40": partial(plain_c, batches=40)},
     "W4": {"plain C": plain_c}}
