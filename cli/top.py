@@ -13,8 +13,10 @@ from rich.text import Text
 
 from ..runtime.limits import show_size
 from ..runtime.messages import Member, Report
+from ..runtime.rendezvous import check_name, look, reports
 from . import UsageError
 
+WIDE = 110                             # columns that a page needs where all is shown
 WAITS = 0.05                           # of the time: less isn't worth a word
 
 
@@ -27,18 +29,18 @@ def top(arguments: argparse.Namespace) -> int:
     if arguments.once or not console.is_terminal:
         time.sleep(arguments.every)
         before, now = now, _look(name)
-        console.print(screen(now, before))
+        console.print(screen(now, before, console.width))
         return 0
-    with Live(screen(now, None), console=console, auto_refresh=False, screen=True) as live:
-        while True:
+    with Live(screen(now, None, console.width), console=console, auto_refresh=False, screen=True) as live:
+        while (after := look(name)) is not None:
+            before, now = now, after
+            live.update(screen(now, before, console.width), refresh=True)
             time.sleep(arguments.every)
-            before, now = now, _look(name)
-            live.update(screen(now, before), refresh=True)
+    console.print(f"`{name}` has ended")
+    return 0
 
 
 def _only() -> str:
-    from ..runtime.rendezvous import reports
-
     found = [r.name for r in reports()]
     if len(found) == 1:
         return found[0]
@@ -48,8 +50,6 @@ def _only() -> str:
 
 
 def _look(name: str) -> Report:
-    from ..runtime.rendezvous import check_name, look
-
     try:
         report = look(check_name(name))
     except ValueError as error:
@@ -59,9 +59,11 @@ def _look(name: str) -> Report:
     return report
 
 
-def screen(now: Report, before: Report | None) -> RenderableType:
-    """A report as a page; rates since the one before."""
-    parts: list[RenderableType] = [_head(now, before), Text(), _borders(now, before), Text(), _members(now, before), Text()]
+def screen(now: Report, before: Report | None, width: int = WIDE) -> RenderableType:
+    """A report as a page of so many columns; rates since the one before."""
+    parts: list[RenderableType] = []
+    for part in (_head(now, before), _borders(now, before), _members(now, before, width)):
+        parts += [part, Text()]
     parts += [Text(line) for line in in_words(now, before).splitlines()]
     bad = now.counts.bad[-5:]
     if bad:
@@ -106,20 +108,29 @@ def _borders(now: Report, before: Report | None) -> Table:
     return table
 
 
-def _members(now: Report, before: Report | None) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for name in ("consumer", "process", "records/s", "epoch", "position", "behind", "waits", "holds back", "lost", "when slow"):
-        table.add_column(name, justify="left" if name in ("consumer", "when slow") else "right")
+def _members(now: Report, before: Report | None, width: int) -> Table:
+    """Where there is no room, what says least is left out."""
+    names = ["consumer", "process", "records/s", "epoch", "position", "behind", "waits", "holds back", "lost", "when slow"]
+    if width < WIDE:
+        names.remove("process")
+        if all(m.when_slow == "wait" for m in now.members):
+            names.remove("when slow")
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if width >= WIDE else 1))
+    for name in names:
+        table.add_column(name, justify="left" if name in ("consumer", "when slow") else "right", no_wrap=name != "consumer")
     old = {m.number: m for m in before.members} if before else {}
     for m in now.members:
         was = old.get(m.number)
         seconds = m.seconds - was.seconds if was else m.seconds
         epoch, position = m.place if m.place else ("–", None)
-        table.add_row(f"#{m.number} {m.label}", str(m.pid), rate(m.taken, was.taken if was else 0, seconds), str(epoch),
-                      "–" if position is None else f"{position:,}", f"{m.lag:,}", share(m, was, "waited"),
-                      share(m, was, "blocked"), f"{m.lost:,}", m.when_slow)
+        told = {"consumer": f"#{m.number} {m.label}", "process": str(m.pid),
+                "records/s": rate(m.taken, was.taken if was else 0, seconds), "epoch": str(epoch),
+                "position": "–" if position is None else f"{position:,}", "behind": f"{m.lag:,}",
+                "waits": share(m, was, "waited"), "holds back": share(m, was, "blocked"), "lost": f"{m.lost:,}",
+                "when slow": m.when_slow}
+        table.add_row(*(told[name] for name in names))
     if not now.members:
-        table.add_row("nobody is attached", *[""] * 9)
+        table.add_row("nobody is attached")
     return table
 
 

@@ -45,7 +45,7 @@ class Client:
         try:
             self.channel.send(message, fds)
         except Gone as reason:
-            self.gone = str(reason)
+            self.gone = "it reads no messages" if isinstance(reason.__cause__, BlockingIOError) else "it has left"
 
     def refuse(self, error: DataError) -> None:
         """Answer its last request so."""

@@ -1,6 +1,7 @@
 """`pipec serve`, `ps`, `top` and `stop` as a user types them, around one tiny program."""
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from pipec import attach
 from pipec.cli import main
+from pipec.cli.top import screen
 from pipec.runtime import layout, rendezvous
 from pipec.runtime.errors import DataError
 from pipec.runtime.limits import Room
+from pipec.runtime.messages import Counts, Member, Report
+from rich.console import Console
 
 PROGRAM = """seed 3
 param size = 8
@@ -194,21 +199,18 @@ def test_a_port_that_is_none(pipec):
 
 def test_what_stands_above_share_is_the_servers(serve, folder):
     """Another program may stand below it, where the lines above are the same, in whatever file and place."""
-    serve("train.pipe", "--name", "demo", "size=4")
-    loader = attach("demo", as_="numpy")
-    first = next(iter(loader))
-    assert first.small.shape == (32, 4, 4)
+    serve("train.pipe", "--name", "demo", "--wait-for", "2", "size=4")
     with pytest.raises(Exception, match="E0702"):
         attach("demo", size=6)
     text = PROGRAM.replace("x * 2", "x * 3").replace("param size", "# mine\nparam size")
-    (folder / "mine.pipe").write_text(text)
-    with attach("demo", as_="numpy", program="mine.pipe") as mine:
-        own = next(iter(mine))
-        assert (own.x == first.x).all() and (own.y == 3 * first.x).all() and (first.y == 2 * first.x).all()
     (folder / "mine.pipe").write_text(text.replace("  shuffle()\n", ""))
     with pytest.raises(DataError, match=r"E0835: the lines above `share\(\)` of `mine.pipe` aren't those"):
         attach("demo", program="mine.pipe")
-    loader.close()
+    (folder / "mine.pipe").write_text(text)
+    with attach("demo", as_="numpy", program="mine.pipe") as mine, attach("demo", as_="numpy") as loader:
+        own, first = next(iter(mine)), next(iter(loader))
+        assert first.small.shape == (32, 4, 4) and (own.x == first.x).all()
+        assert (own.y == 3 * first.x).all() and (first.y == 2 * first.x).all()
 
 
 def test_names(serve, pipec):
@@ -235,3 +237,17 @@ def test_too_little_memory(pipec, monkeypatch):
     status, _, err = pipec("serve", "train.pipe", "batch_size=100000")
     assert status == 1 and "E0809" in err and "not enough memory" in err and "limit of 34.6 MB" in err
     assert not os.listdir(os.environ["PIPEC_RUNTIME"]) if os.path.exists(os.environ["PIPEC_RUNTIME"]) else True
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_page_of_top_is_not_cut(width):
+    slow = Member(1, 4_194_304, "train_resnet.py", "wait", (12, 1_281_167), 131_072, 10_000, 0, 0.0, 9.0, 10.0)
+    now = Report("imagenet", 77, "train.pipe", "running", 10.0, 12, 1_281_167, 20_000, 3_011_000_000, 9, 10, 1 << 30, 9.0,
+                 (slow, replace(slow, number=2, blocked=0.0, waited=9.0)), 0, Counts({}), (), 2_000_000_000)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(screen(now, None, width))
+    text = console.export_text()
+    assert "…" not in text and ("process" in text.split("consumer")[1]) == (width == 160)
+    for words in ("1,281,167", "131,072", "90 %", "disk → host", "200.0 MB/s", "100,000", "301.1 MB/s", "150,550",
+                  "#1 train_resnet.py holds the others back."):
+        assert words in text, text

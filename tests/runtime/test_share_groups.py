@@ -64,6 +64,6 @@ def test_who_waits_for_others_is_told_for_whom(monkeypatch):
         together([lambda: epoch_of(zero, 64), lambda: epoch_of(alone, 64)])
         reader.join(fakes.PATIENT)
         assert not reader.is_alive() and report(server).waits == ()
-        assert [m.number for m in report(server).members] == [1, 3, 4]   # looking makes no consumers
+        fakes.until(lambda: [m.number for m in report(server).members] == [1, 3, 4])   # looking makes no consumers
         for loader in (one, zero, alone):
             loader.close()
