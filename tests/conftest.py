@@ -1,6 +1,7 @@
 """Small data in the formats that the example programs read, and a compile cache of the tests' own."""
 import io
 import os
+import signal
 import sys
 import tarfile
 from pathlib import Path
@@ -27,6 +28,13 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPEC_CACHE", str(tmp_path_factory.mktemp("pipec-cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts():
+    """Where whoever runs the tests ignores Ctrl-C, as a shell does for what is in the background, their processes would, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
