@@ -117,7 +117,8 @@ def _row(n: Node, size: int, rows: list[Record], lengths: list[int]) -> Record:
         fields[name] = _laid(cells, size) if name in n["fields"] else stack(cells, len(rows), False)
     missing = np.arange(size) >= used
     rest = [0] * (size - used)
-    segment = [k + 1 for k, length in enumerate(lengths) for _ in range(length)]
+    full = [length for length in lengths if length]   # empty ones have no number
+    segment = [k + 1 for k, length in enumerate(full) for _ in range(length)]
     position = [p for length in lengths for p in range(length)]
     fields["segment"] = Cells(np.array(segment + rest, np.int64), missing)
     fields["position"] = Cells(np.array(position + rest, np.int64), missing)

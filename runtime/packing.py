@@ -65,7 +65,7 @@ class Packing:
         for name in self.laid:
             fields[name] = self._end_to_end([r.fields[name] for r in records])
         numbers = np.zeros((2, self.n), np.int64)
-        numbers[0, : row.used] = np.repeat(np.arange(1, len(records) + 1), lengths)
+        numbers[0, : row.used] = np.repeat(np.cumsum(lengths > 0), lengths)   # empty ones have no number
         numbers[1, : row.used] = np.arange(row.used) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         gone = np.arange(self.n) >= row.used
         fields |= {"segment": Gaps(numbers[0], gone), "position": Gaps(numbers[1], gone)}

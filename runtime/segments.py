@@ -193,7 +193,7 @@ class Later:
         except TooLong as long:
             span = options.get("span")
             raise DataError("E0805", f"a record of length {long.length} doesn't fit a row of {packing.n}",
-                            Where(*span) if span else None, record=f"record at position {long.position}", epoch=self.epoch,
+                            Where(*span) if span else None, record=f"{long.position:,} of the stream", epoch=self.epoch,
                             position=long.position) from None
 
     def one(self, row: Row) -> tuple[Row | None, int]:

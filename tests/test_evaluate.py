@@ -268,7 +268,7 @@ pipeline train
   s = segment ?? 0
   p = position ?? 0
   emit t, s, p
-""", x=np.array([1, 2, 3, 4, 5]))
+""", x=np.array([0, 1, 0, 0, 2, 3, 4, 5]))     # those of no length take no number
     assert column(got, "s") == [[1, 2, 2, 3, 3, 3], [1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
     assert column(got, "p")[0] == [0, 0, 1, 0, 1, 2]
     assert column(got, "t") == [[10, 20, 21, 30, 31, 32], [40, 41, 42, 43, -1, -1], [50, 51, 52, 53, 54, -1]]

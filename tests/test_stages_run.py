@@ -157,6 +157,8 @@ BODIES = {
     "windows of windows": ["window(4, rest=\"drop\")", "window(3)", "emit n"],
     "windows in batches": ["window(8, rest=\"drop\")", "shuffle()", "batch(3)", "emit n"],
     "pack": [*SIZED, "pack(10, by=k)", "seq = seq ?? -1", "s = segment ?? 0", "q = position ?? 0", "emit seq, s, q, k"],
+    "pack, empty ones": ["seq: i64[k] = [n + i for i < size // 3]", "pack(5, by=k)", "seq = seq ?? -1", "s = segment ?? 0",
+                         "q = position ?? 0", "emit seq, s, q"],
     "pack, few open": [*SIZED, "shuffle()", "pack(9, by=k, open=2)", "seq = seq ?? -1", "u ~ uniform(0, 1)", "emit seq, n, u"],
     "pack, two fields": [*SIZED, "two: f32[k, 3] = [x[j] + i for i < k, j]", "pack(12, by=k)", "two = two ?? 0", "emit two, x"],
     "mix in turns, first": ["from mix(a, b, c, until=\"first\")", "u ~ uniform(0, 1)", "emit n, y, u"],
