@@ -18,9 +18,15 @@ from .loops import Alloc, Apply, Cast, Const, Expr, Fail, For, If, Kernel, Let, 
 OPERATION = 0.25       # ns of an addition in scalar code
 VECTOR = 8.0           # elements that vector code computes at once
 RECORD = 60.0          # ns of one record in a kernel's loop over records
+STEP = 60_000.0        # ns of Python around a step of one chunk of records
+CONDITION, JUDGED = 1_500.0, 10_000.0   # ns of a record in `where` or `check`, which is judged in Python, and of a chunk
 CALL = 12_000.0        # ns of a library call of which nothing is known, Python around it included
 FUNCTION = 100_000.0   # ns of a user's function
 BYTE = 0.06            # ns of a byte that goes through memory
+OBJECT, OBJECT_BYTE = 20_000.0, 0.3    # ns of bytes or a text that is read by itself, and of each of its bytes
+CELL, WORD, LIST, LIST_BYTE = 200.0, 400.0, 20_000.0, 4.0   # ns of a table's number, text or list, and of a list's byte
+LINE, LINE_BYTE = 10_000.0, 15.0       # ns of a line of text that holds a record, and of its bytes
+TABLES, LINES = frozenset(("parquet", "arrow", "feather")), frozenset(("csv", "tsv", "jsonl"))
 ASSUMED = {"u8": (375, 500, 3)}   # dims of an image that nobody knows before it is read
 FEW = 8.0              # rounds of a loop of which nothing is known
 UNKNOWN = 256          # any other size that only the data tells
@@ -39,6 +45,7 @@ class Sizes:
 
     program: Program
     seen: Mapping[str, float] = field(default_factory=dict)   # bytes of a slot per record
+    shapes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.slots = {s.name: s for s in self.program.slots}
@@ -48,13 +55,16 @@ class Sizes:
         unknown = [k for k, d in enumerate(slot.dims) if d is None]
         if not unknown:
             return tuple(float(d or 0) for d in slot.dims)
-        if name in self.seen:
-            known = math.prod(d for d in slot.dims if d is not None) * width(slot.dtype)
-            each = (max(1.0, self.seen[name]) / max(1, known)) ** (1 / len(unknown))
-            return tuple(each if d is None else float(d) for d in slot.dims)
+        if len(self.shapes.get(name, ())) == len(slot.dims):
+            return self.shapes[name]
         image = ASSUMED.get(slot.dtype, ())
         guess = image if len(image) == len(slot.dims) else (UNKNOWN,) * len(slot.dims)
         return tuple(float(g if d is None else d) for g, d in zip(guess, slot.dims, strict=True))
+
+    def lengths(self, name: str) -> tuple[float, ...]:
+        """Dims of a slot; those of a text or of bytes end with its length."""
+        slot, dims = self.slots[name], self.dims(name)
+        return (*dims, self.bytes(name) / max(1.0, math.prod(dims))) if slot.dtype in LENGTH else dims
 
     def bytes(self, name: str) -> float:
         """Bytes of a slot in one record."""
@@ -78,27 +88,54 @@ def kernel_ns(kernel: Kernel, sizes: Sizes) -> float:
     return RECORD + _Counter(known).body(kernel.body)
 
 
+def read_ns(kind: str, slots: Sequence[Slot], sizes: Sizes) -> float:
+    """Nanoseconds of reading one record's fields from a source."""
+    size = sum(sizes.bytes(s.name) for s in slots)
+    if kind in TABLES:
+        return sum(LIST + LIST_BYTE * sizes.bytes(s.name) if None in s.dims else
+                   (WORD if s.dtype in LENGTH else CELL) * math.prod(sizes.dims(s.name)) for s in slots)
+    if kind in LINES:
+        return LINE + LINE_BYTE * size
+    mapped = not any(s.dtype in LENGTH for s in slots)
+    return 100.0 if mapped else OBJECT + OBJECT_BYTE * size
+
+
 class _Counter:
+    """`once`: costs of what is computed at the first turn that asks, and how often any asks, by the local that tells."""
+
     def __init__(self, known: dict[str, float]):
         self.known = known
+        self.share = 1.0                         # how often the branch is taken that is being looked at
+        self.began: dict[str, float] = {}        # `share` where the local became false
+        self.once: dict[str, tuple[float, float]] = {}
 
     def body(self, body: Sequence[Stmt]) -> float:
-        return sum(map(self.statement, body))
+        total = sum(map(self.statement, body))
+        return total + sum(math.prod(self.once.pop(s.var)) for s in body if isinstance(s, Let) and s.var in self.once)
 
     def statement(self, s: Stmt) -> float:
         match s:
             case For():
                 return self.loop(s)
             case Let(var=var, value=value) | Set(var=var, value=value):
+                self.began.setdefault(var, self.share)
                 found = self.value(value)
                 if found is not None:
                     self.known[var] = found
                 return OPERATION * self.work(value)
             case Store(index=index, value=value):
                 return OPERATION * (1 + self.work(index) / 4 + self.work(value))
+            case If(condition=condition, then=then, other=()) if (made := _made(then)) is not None:
+                cost, asked = self.once.get(made, (0.0, 0.0))
+                self.once[made] = max(cost, self.body(then)), min(1.0, asked + self.share / self.began.get(made, self.share))
+                return OPERATION * (1 + self.work(condition))
             case If(condition=condition, then=then, other=other):
-                sides = [self.body(b) for b in (then, other)] if other else [self.body(then)]
-                return OPERATION * (1 + self.work(condition)) + sum(sides) / max(1, len(sides))
+                if not other:
+                    return OPERATION * (1 + self.work(condition)) + self.body(then)
+                self.share /= 2
+                sides = self.body(then) + self.body(other)
+                self.share *= 2
+                return OPERATION * (1 + self.work(condition)) + sides / 2
             case Alloc(count=count):
                 return 5 * OPERATION + OPERATION * self.work(count)
             case Fail():
@@ -158,6 +195,12 @@ class _Counter:
             return 0.0
 
         return count(e)
+
+
+def _made(body: Sequence[Stmt]) -> str | None:
+    """The local that says from now on that this was computed: `values.Late`."""
+    last = body[-1] if body else None
+    return last.var if isinstance(last, Set) and isinstance(last.value, Const) and last.value.value is True else None
 
 
 def vectors(loop: For) -> bool:

@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..runtime import plan as plans
+from ..runtime.below import one_by_one
 from ..runtime.clock import READ, Clock
+from ..runtime.engine import UNKNOWN_ARRAY, UNKNOWN_BYTES
 from ..runtime.inputs import reachable
+from ..runtime.streams import BYTES as ROWS_BYTES
+from ..runtime.streams import MOST_AT_ONCE
 from ..runtime.trial import Trial
-from .borders import Border, borders, frontier, type_bytes, widenings
+from .borders import Border, borders, column_bytes, frontier, type_bytes, widenings
 from .compile import Compiled
-from .costs import BYTE, CALL, FUNCTION, Sizes, call_ns, kernel_ns
+from .costs import CALL, CONDITION, FUNCTION, JUDGED, LENGTH, STEP, TABLES, Sizes, call_ns, kernel_ns, read_ns
 from .fuse import explained
 from .graph import Node
 from .lines import Line, Lines, lines_of
@@ -111,9 +115,11 @@ class _Maker:
         program = told.program
         assert program is not None
         clock = self.trial.clock(program) if self.trial is not None else None
+        chunk = self.chunk(name, told, program, records)
         seen = {s.name: size for s in program.slots if clock is not None and (size := clock.each(s.name)) is not None}
-        sizes = Sizes(program, seen)
-        guessed = Sizes(program)
+        shapes = {name: shape for name in seen if clock is not None and (shape := clock.shape(name)) is not None}
+        sizes = Sizes(program, seen, shapes)
+        guessed = Sizes(program) if self.trial is None else sizes   # measured: how far off is the model, sizes apart
         conditions = [s for s in told.stages if s.op in ("where", "check")]
         given = {c: self.lines.first(self.program.spans.get(s, ())) for c, s in zip(told.conditions, conditions)}
         of = lines_of([*told.outputs.values(), *told.conditions], self.program.spans, self.lines,
@@ -124,9 +130,33 @@ class _Maker:
             nodes = told.steps.get(number, ())
             lines = tuple(sorted({of[n] for n in nodes if n in of and n.op not in QUIET}))
             kept = tuple(f"{_named(n, of)}: {why.get(n) or _own(n)}" for n in told.stored.get(number, ()))
-            rows.append(self.step(step, lines, guessed, sizes, clock, number, records, kept))
+            rows.append(self.step(step, lines, guessed, sizes, clock, number, records, chunk, kept))
         self.fusions(name, [r for r in rows if r.lines], records)
         return tuple(r for r in rows if r.lines or r.kind != "frame")
+
+    def chunk(self, name: str, told: Told, program: plans.Program, records: int) -> int:
+        """How many frames a step is run over at a time."""
+        place, _, branch = name.partition("_")
+        if place.startswith("below"):
+            apart = one_by_one(self.compiled.plan, lambda step, _: isinstance(step, plans.RunKernel))
+            return self.batch if place == "below0" and apart is None else 1
+        if not branch and int(place.removeprefix("above")) >= reachable(self.compiled.plan.above):
+            return 1
+        inputs = [s for s in program.slots if s.name in {slot for _, slot in program.inputs}]
+        table = told.start is not None and told.start.op == "source" and told.start["kind"] in TABLES
+        heavy = (not table and any(s.dtype in LENGTH for s in inputs)) or any(
+            not isinstance(s, plans.RunKernel | plans.Require) for s in program.steps)
+        rows = sum(UNKNOWN_BYTES if guess and c.dtype == "bytes" else UNKNOWN_ARRAY if guess else size
+                   for c in self.compiled.plan.rows for size, guess in (column_bytes(c),))
+        return 8 if heavy else int(min(max(ROWS_BYTES // max(1.0, rows), 1), MOST_AT_ONCE))
+
+    @property
+    def batch(self) -> int:
+        """Records of a batch, where the program says."""
+        records = 1
+        for name, told in self.compiled.told.items():
+            records = self.records(told, records) if "_" not in name else records
+        return records
 
     def start(self, told: Told, program: plans.Program, sizes: Sizes, clock: Clock | None, records: int) -> Row:
         start = told.start
@@ -136,8 +166,7 @@ class _Maker:
             return Row(start.op if start is not None else "ring", "frame", tuple(lines), "cpu", 0.0, 0.0, False)
         size = sum(sizes.bytes(slot) for _, slot in program.inputs)
         assumed = any(sizes.assumed(slot) for _, slot in program.inputs)
-        mapped = not any(sizes.slots[slot].dtype in ("bytes", "text", "path") for _, slot in program.inputs)
-        ns = 100.0 if mapped else 2_000.0 + BYTE * size
+        ns = read_ns(start["kind"], [sizes.slots[slot] for _, slot in program.inputs], sizes)
         seen_ns = seen_bytes = None
         if clock is not None and (spent := clock.ns(READ)) is not None:
             seen_ns = spent / records
@@ -145,7 +174,7 @@ class _Maker:
         return Row(f"read {start['kind']}", "read", tuple(lines), "cpu", ns, size, assumed, seen_ns, seen_bytes)
 
     def step(self, step: plans.Step, lines: tuple[Line, ...], guessed: Sizes, sizes: Sizes, clock: Clock | None, number: int,
-             records: int, kept: tuple[str, ...]) -> Row:
+             records: int, chunk: int, kept: tuple[str, ...]) -> Row:
         outputs: tuple[str, ...] = ()
         match step:
             case plans.RunKernel():
@@ -153,7 +182,7 @@ class _Maker:
                 ns = kernel_ns(self.kernels[step.kernel], guessed)
             case plans.CallOperator():
                 name, kind, outputs = step.op, "call", step.outputs
-                ns = call_ns(step.op, [guessed.dims(a) for a in step.args], [guessed.dims(o) for o in step.outputs])
+                ns = call_ns(step.op, [guessed.lengths(a) for a in step.args], [guessed.lengths(o) for o in step.outputs])
             case plans.CallEach():
                 name, kind, outputs = step.op, "call", (step.output,)
                 count = 1.0
@@ -163,11 +192,12 @@ class _Maker:
             case plans.CallExtern():
                 name, kind, outputs, ns = step.target, "extern", step.outputs, FUNCTION
             case plans.Require():
-                name, kind, ns = step.kind, "condition", 100.0
+                name, kind, ns = step.kind, "condition", CONDITION + JUDGED / chunk
         size = sum(guessed.bytes(o) for o in outputs)
         assumed = any(guessed.assumed(s) for s in (*outputs, *(getattr(a, "slot", a) for a in getattr(step, "args", ()))))
         spent = clock.ns(number) if clock is not None else None
         seen = None if spent is None else sum(sizes.bytes(o) for o in outputs) / records
+        ns += STEP / chunk if kind == "kernel" else 0.0
         return Row(name, kind, lines, "cpu", ns / records, size / records, assumed, None if spent is None else spent / records,
                    seen, kept)
 

@@ -6,6 +6,7 @@ and TIFF go through Pillow's own readers, one class per format, so that nothing 
 from __future__ import annotations
 
 import io
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -277,6 +278,9 @@ class decode_image:
     def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), np.empty)
 
+    def cost(args: Any, results: Any) -> float:
+        return 40_000 + 5 * math.prod(results[0][:2])
+
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), alloc)
 
@@ -300,6 +304,9 @@ class image_size:
 
     def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
         return _size(data, int(channels), bool(orient), cut, max_pixels, int(shrink))
+
+    def cost(args: Any, results: Any) -> float:
+        return 20_000
 
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
         return _size(data, int(channels), bool(orient), cut, max_pixels, int(shrink))
@@ -338,6 +345,9 @@ class decode_region:
         image = _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), np.empty)
         top, left, rows, columns = _inside(window, *image.shape[:2])
         return np.ascontiguousarray(image[top : top + rows, left : left + columns])
+
+    def cost(args: Any, results: Any) -> float:
+        return 40_000 + 5 * math.prod(results[0][:2])   # of the part; more where only whole images can be decoded
 
     def cpu(alloc: Any, data: bytes, window: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), alloc, window)
@@ -381,6 +391,9 @@ class decode_mask:
     def ref(data: Any, orient: bool, max_pixels: int) -> Any:
         return _mask(data, bool(orient), max_pixels, np.empty)
 
+    def cost(args: Any, results: Any) -> float:
+        return 60_000 + 1.5 * math.prod(results[0])
+
     def cpu(alloc: Any, data: bytes, orient: bool, max_pixels: int) -> Any:
         return _mask(data, bool(orient), max_pixels, alloc)
 
@@ -410,6 +423,9 @@ class decode_u16:
 
     def ref(data: Any, channels: int, orient: bool, max_pixels: int) -> Any:
         return _u16(data, int(channels), bool(orient), max_pixels, np.empty)
+
+    def cost(args: Any, results: Any) -> float:
+        return 60_000 + 8 * math.prod(results[0])
 
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, max_pixels: int) -> Any:
         return _u16(data, int(channels), bool(orient), max_pixels, alloc)

@@ -211,6 +211,9 @@ class tokenize:
     def ref(value: Any, path: str, most: int, special: bool) -> Any:
         return _tokens(value, path, most, special)
 
+    def cost(args: Any, results: Any) -> float:
+        return 25_000 + 300 * args[0][0]
+
     def cpu(alloc: Any, value: str, path: str, most: int, special: bool) -> Any:
         ids = _tokens(value, path, most, special)
         out = alloc(ids.shape, np.int64)

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .blocks import DTYPES
 from .held import Frames, Gaps, Values
@@ -14,12 +15,13 @@ READ = -1   # the number under which reading the frame's inputs is counted
 
 
 class Clock:
-    """Counts of one program: `spent` ns of CPU and `frames` by step, and `bytes` by slot in `seen` frames."""
+    """Counts of one program: `spent` ns of CPU and `frames` by step, `bytes` and `dims` by slot over `seen` frames."""
 
     def __init__(self) -> None:
         self.spent: dict[int, int] = defaultdict(int)
         self.frames: dict[int, int] = defaultdict(int)
         self.bytes: dict[str, float] = defaultdict(float)
+        self.dims: dict[str, NDArray[np.float64]] = {}
         self.seen: dict[str, int] = defaultdict(int)
         self.lock = threading.Lock()
         self.started = threading.local()
@@ -39,7 +41,11 @@ class Clock:
         """How large every slot of a chunk has become."""
         alive = frames.alive()
         sizes = {name: _size(values, frames, name, alive) for name in frames.values if not name.startswith("@")}
+        dims = {name: frames.values[name].sizes[alive].sum(axis=0, dtype=np.float64)   # type: ignore[index]
+                for name in sizes if frames.values[name].sizes is not None}
         with self.lock:
+            for name, total in dims.items():
+                self.dims[name] = self.dims.get(name, 0.0) + total
             for name, size in sizes.items():
                 self.bytes[name] += size
                 self.seen[name] += len(alive)
@@ -47,6 +53,10 @@ class Clock:
     def each(self, slot: str) -> float | None:
         """Bytes of a slot in one frame, None where it wasn't met."""
         return self.bytes[slot] / self.seen[slot] if self.seen.get(slot) else None
+
+    def shape(self, slot: str) -> tuple[float, ...] | None:
+        """Dims of a slot whose size varies, the mean of all frames; None where it wasn't met."""
+        return tuple((self.dims[slot] / self.seen[slot]).tolist()) if slot in self.dims and self.seen.get(slot) else None
 
     def ns(self, step: int) -> float | None:
         """CPU nanoseconds of a step for one frame, None where it didn't run."""

@@ -13,9 +13,12 @@ from pipec.cli import main
 from pipec.cli.planpage import page
 from pipec.compiler.check import check
 from pipec.compiler.compile import lowered
-from pipec.compiler.costs import Sizes, kernel_ns
+from pipec.compiler.costs import Sizes, call_ns, kernel_ns
 from pipec.compiler.lines import Line, Lines, lines_of
+from pipec.compiler.loops import Buffer, Builder, Const, Kernel
 from pipec.compiler.report import Part, Report, Row, report
+from pipec.compiler.signatures import operators
+from pipec.runtime.plan import Program
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = """seed 1
@@ -62,6 +65,28 @@ def test_every_line_of_an_example_is_told(path: Path, capsys: pytest.CaptureFixt
         if stage:
             assert f"{path.name}:{first + k}" in told, line
     assert "disk → host" in told and "host → ring" in told
+    estimates = [float(n.replace(",", "")) for n in re.findall(r" cpu +~?([\d,]+)", told)]
+    assert estimates and max(estimates) < 1e8    # ns of a record
+
+
+def test_what_is_computed_at_the_first_turn_that_asks_costs_once() -> None:
+    def cost(first: bool) -> float:
+        k = Builder()
+        made = k.let(Const(False, "bool"), "made")
+        with k.loop(Const(1000, "i64"), "i") as i, k.when(~made if first else i > 3):
+            with k.loop(Const(1000, "i64"), "j") as j, k.when(j > 5):
+                k.store(Buffer("x", "i64", (Const(1000, "i64"),)), (j,), j)
+            if first:
+                k.set(made, Const(True, "bool"))
+        return kernel_ns(Kernel("k", (), tuple(k.body)), Sizes(Program((), (), (), (), (), ())))
+
+    assert cost(True) < 2000 + cost(False) / 500
+
+
+@pytest.mark.parametrize("name", [n for n, o in operators().items() if o.cost is not None])
+def test_calls_cost_more_where_there_is_more(name: str) -> None:
+    few, many = (call_ns(name, [(n, n, 3)] * 8, [(n, n, 3)] * 2) for n in (10, 500))
+    assert 0 < few <= many and (few < many or name == "image_size")
 
 
 def test_lines_steps_and_reasons(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,14 +179,14 @@ def test_wrong_files_and_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_estimates_order_kernels() -> None:
     """More elements and dearer functions cost more; sizes that were seen count."""
-    def cost(line: str, seen: dict[str, float] | None = None) -> float:
+    def cost(line: str, seen: dict[str, tuple[float, ...]] | None = None) -> float:
         text = f'schema R\n  x: f32[n]\n  y: f32[64]\npipeline p\n  from npz("d") as R\n  z = {line}\n  emit z\n'
         compiled = lowered(check("p.pipe", text=text))
         program = compiled.plan.above[0].program
-        return kernel_ns(compiled.kernels[0], Sizes(program, seen or {}))
+        return kernel_ns(compiled.kernels[0], Sizes(program, shapes=seen or {}))
 
     assert cost("[y[i] + 1 for i]") < cost("[exp(y[i]) for i]") < cost("[exp(exp(y[i])) + j for i, j < 9]")
-    assert cost("sum(x)", {"field.x": 400.0}) < cost("sum(x)", {"field.x": 40_000.0})
+    assert cost("sum(x)", {"field.x": (100.0,)}) < cost("sum(x)", {"field.x": (10_000.0,)})
 
 
 def test_a_report_of_every_segment() -> None:
