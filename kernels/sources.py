@@ -223,6 +223,8 @@ def _npy(data: bytes, type_text: str, word: str, what: str) -> NDArray[Any]:
     if word not in INTEGERS and word not in FLOATS and word != "bool":
         raise BadRecord("E0801", f"{what} can't be read as {type_text}: .npy files hold no {word}")
     wanted = np.dtype(bool if word == "bool" else numpy_name(word))
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype != wanted:
         raise BadRecord("E0801", f"{what} holds {array.dtype}, the schema says {type_text}")
     dims = type_text[type_text.index("[") + 1 : -1].split(",")

@@ -72,6 +72,18 @@ def test_members_with_holes_are_bad_and_those_behind_them_are_read(tmp_path):
     assert len(source) == 2 and source.read(1) == {"jpg": b"B"}
 
 
+def test_arrays_in_big_endian_order(tmp_path):
+    out = io.BytesIO()
+    np.save(out, np.array([1, 2], ">i4"))
+    (tmp_path / "a.tar").write_bytes(tar_bytes([("a.npy", out.getvalue())]))
+    found = tar_source(tmp_path / "a.tar", ("npy", "i32[n]")).read(0)["npy"]
+    assert found.tolist() == [1, 2] and found.dtype == np.int32
+    (tmp_path / "a.npy").write_bytes(out.getvalue())      # mapped, so as it is
+    with pytest.raises(SourceError) as caught:
+        open_source("npy", (str(tmp_path / "a.npy"),), {}, [("x", (("x",),), "i32")])
+    assert caught.value.code == "E0602" and "big-endian" in caught.value.notes[0]
+
+
 def test_the_same_member_twice_is_a_bad_record(tmp_path):
     (tmp_path / "a.tar").write_bytes(tar_bytes([("a.txt", b"1"), ("a.txt", b"2"), ("b.txt", b"3")]))
     source = tar_source(tmp_path / "a.tar", ("txt", "text"))
