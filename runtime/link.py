@@ -26,6 +26,7 @@ class Link:
         self.layout: Layout
         self.length: int | None = None                    # rows of an epoch, where that is known
         self.weights: dict[int, str] = {}                 # epoch → the version that it reads where it is resumed
+        self.moved = False                                # the user has said where to go on, in all ranks of a group
         self.before = {"records": 0, "bytes": 0, "waited": 0.0, "lost": 0}
         links.add(self)
 

@@ -261,7 +261,7 @@ class Loader:
         """Epochs of a shared stream are its server's: one may go on to a later one, not back."""
         now = self._epoch + self._begun if self._placed else 0
         if epoch > now:
-            self._turn, self._placed = None, True
+            self._turn, self._placed, self._box.moved = None, True, True
             self._epoch, self._next, self._skip, self._part, self._begun, self._loaded = epoch, 0, 0, 0, False, False
         elif epoch < now:
             warnings.warn(f"set_epoch({epoch}): this shared stream is at epoch {now} and goes on there", stacklevel=3)
@@ -304,7 +304,7 @@ class Loader:
         self._epoch, self._next, self._skip = numbers
         self._box.weights = {self._epoch: str(state["weights"])} if self._weighs and "weights" in state else {}
         self._version_of = None
-        self._begun, self._loaded, self._placed = False, True, True
+        self._begun, self._loaded, self._placed, self._box.moved = False, True, True, True
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start. `wait_share`: of the time in the loader and its loop body, what was spent waiting.

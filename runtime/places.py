@@ -52,7 +52,7 @@ class Places:
         with self.writer.lock:                            # while it is counted its rows are there
             found = self._found(client, request) if self.work.busy == "running" and client.consumer.active else None
             client.consumer.rest()
-            if found is not None:
+            if found is not None and not _ahead(request, found):
                 client.consumer.place(found)
         if request.others > 1 and not self.started:
             known = self.expected[0] if self.expected is not None else 1
@@ -234,6 +234,11 @@ class Places:
                 "E0831", f"the stream has passed position {position:,} of epoch {epoch}",
                 notes=(f"it stands at position {now.next:,} of epoch {now.epoch}, and others read it",
                        'attach with `join="now"` or `join="epoch"` without a state, or serve again and resume all of them')))
+
+
+def _ahead(request: Join, found: Began) -> bool:
+    """Does a rank want a later epoch than the stream is at: that may be left, if all that read it are of its group."""
+    return request.group.here > 1 and request.state is not None and found.epoch < request.state[0]
 
 
 def _missing(label: str, group: Group, ranks: Sequence[int]) -> str:

@@ -227,6 +227,7 @@ class Shared(Link):
     def reader_at(self, epoch: int, start: int, skip: int, there: bool) -> RowReader:
         """The reader, at this point of the stream. `there`: it stands there already."""
         place = (epoch, start, skip)
+        moved, self.moved = self.moved, False
         if self.alone is not None:
             return self._alone_at(place, there)
         untold = self.reader is not None and self.attachment.gone is None and self.attachment.failure is None
@@ -235,7 +236,7 @@ class Shared(Link):
         if self.reader is None or self.attachment.gone is not None:
             self._again(place, untold)
         elif not there and not self._placed_at(place):
-            self.ask_for("epoch", place)
+            self.ask_for("epoch", place, together=moved)
         try:
             self._settle(place)
         except DataError as error:

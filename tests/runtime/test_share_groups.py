@@ -67,3 +67,26 @@ def test_who_waits_for_others_is_told_for_whom(monkeypatch):
         fakes.until(lambda: [m.number for m in report(server).members] == [1, 3, 4])   # looking makes no consumers
         for loader in (one, zero, alone):
             loader.close()
+
+
+@pytest.mark.parametrize("epoch", [0, 40])
+def test_ranks_go_on_together_where_their_states_say(epoch):
+    """Far ahead of the stream, or behind it: nothing in between is made, since nobody else reads."""
+    rows, batch = 400, 8
+    with serving(plan=fakes.plan(rows=rows, width=64), most=8) as server:
+        ranks = [consumer(server, batch, rank=(r, 2)) for r in (0, 1)]
+        read = together([lambda rank=rank: [b.label.tolist() for b in rank] for rank in ranks])
+        assert [len(batches) for batches in read] == [25, 25]
+        state = {**ranks[0].state_dict(), "epoch": epoch, "next": 32}
+        before = server.writer.head
+
+        def goes_on(rank):
+            rank.load_state_dict(state)
+            return [b.label.tolist() for b in rank]
+
+        read = together([lambda rank=rank: goes_on(rank) for rank in ranks])
+        starts = range(1000 * epoch + 32, 1000 * epoch + rows, 2 * batch)
+        assert read == [[list(range(s + batch * r, s + batch * (r + 1))) for s in starts] for r in (0, 1)]
+        assert server.writer.head - before < 3 * rows
+        for rank in ranks:
+            rank.close()
