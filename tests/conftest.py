@@ -18,6 +18,10 @@ settings.register_profile("pipec", deadline=None, suppress_health_check=list(Hea
 settings.load_profile("pipec")
 
 
+# Else each of the hundreds of processes that a run starts would compile all of pipec's modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_addoption(parser):
     parser.addoption("--update", action="store_true", help="rewrite generated files (tests/golden, docs/operators.md)")
 
