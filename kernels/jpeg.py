@@ -99,11 +99,12 @@ class _Scratch(threading.local):
         self.memory = np.empty(0, np.uint8)
 
     def take(self, size: int) -> np.ndarray:
+        """Not aligned: at aligned addresses libjpeg-turbo's vector code writes past the caches, from where it is read back."""
         if size > 64 << 20:
             return np.empty(size, np.uint8)
-        if len(self.memory) < size:
-            self.memory = np.empty(size + size // 4, np.uint8)
-        return self.memory[:size]
+        if len(self.memory) <= size:
+            self.memory = np.empty(size + size // 4 + 1, np.uint8)
+        return self.memory[1 : size + 1]
 
 
 _scratch = _Scratch()

@@ -25,7 +25,8 @@ def photos(tmp_path_factory):
 
 def feed(tmp_path, photos, lines):
     path = tmp_path / "p.pipe"
-    path.write_text(f'schema Photo\n  jpg: bytes\n\npipeline p\n  from tar("{photos}") as Photo\n  skip_bad(at_most=1.0)\n  {lines}\n')
+    head = f'schema Photo\n  jpg: bytes\n\npipeline p\n  from tar("{photos}") as Photo\n  skip_bad(at_most=1.0)\n'
+    path.write_text(head + "".join(f"  {line}\n" for line in lines))
     plan = plan_for(str(path))
     made = feed_of(plan, plan.above, load(plan.kernels))
     made.start_epoch(0)
@@ -33,7 +34,7 @@ def feed(tmp_path, photos, lines):
 
 
 def test_images_are_made_and_used_one_after_the_other(tmp_path, photos):
-    made = feed(tmp_path, photos, "small = resize(decode_image(jpg), [0, 0, 50, 40], 32, 24)\n  emit small")
+    made = feed(tmp_path, photos, ["small = resize(decode_image(jpg), [0, 0, 50, 40], 32, 24)", "emit small"])
     runners = [Runner(made.segment.program, made.kernels) for _ in range(2)]
     assert len(runners[0].turns) == 1
     runners[1].turns = frozenset()
@@ -54,7 +55,8 @@ def test_images_are_made_and_used_one_after_the_other(tmp_path, photos):
 
 
 def test_what_is_read_again_is_kept(tmp_path, photos):
-    made = feed(tmp_path, photos, "photo = decode_image(jpg)\n  small = resize(photo, [0, 0, 50, 40], 32, 24)\n  emit photo, small")
+    made = feed(tmp_path, photos, ["photo = decode_image(jpg)", "small = resize(photo, [0, 0, 50, 40], 32, 24)",
+                                   "emit photo, small"])
     assert not in_turn(made.segment.program)
     chunk = made.run(0, COUNT)
     assert len(chunk.rows) == COUNT - 1 and all(row.fields["small"].shape == (32, 24, 3) for row in chunk.rows)
