@@ -79,13 +79,14 @@ class Sizes:
         return slot is not None and name not in self.seen and (None in slot.dims or slot.dtype in LENGTH)
 
 
-def kernel_ns(kernel: Kernel, sizes: Sizes) -> float:
-    """Nanoseconds of one record."""
+def kernel_ns(kernel: Kernel, sizes: Sizes, given: Mapping[str, float] | None = None) -> float:
+    """Nanoseconds of one record. `given`: numbers that slots hold, where they are known."""
+    held = {a.name: (given or {})[a.slot] for a in kernel.arguments if a.kind == "data" and a.slot in (given or {})}
     known: dict[str, float] = {}
     for a in kernel.arguments:
         if a.kind == "size" and not a.writes:
             known[a.name] = sizes.dims(a.slot)[a.axis]
-    return RECORD + _Counter(known).body(kernel.body)
+    return RECORD + _Counter(known, held).body(kernel.body)
 
 
 def read_ns(kind: str, slots: Sequence[Slot], sizes: Sizes) -> float:
@@ -103,8 +104,8 @@ def read_ns(kind: str, slots: Sequence[Slot], sizes: Sizes) -> float:
 class _Counter:
     """`once`: costs of what is computed at the first turn that asks, and how often any asks, by the local that tells."""
 
-    def __init__(self, known: dict[str, float]):
-        self.known = known
+    def __init__(self, known: dict[str, float], held: Mapping[str, float]):
+        self.known, self.held = known, held      # numbers by local, and by buffer of one number
         self.share = 1.0                         # how often the branch is taken that is being looked at
         self.began: dict[str, float] = {}        # `share` where the local became false
         self.once: dict[str, tuple[float, float]] = {}
@@ -158,6 +159,8 @@ class _Counter:
                 return float(value) if isinstance(value, int | float) else None
             case Var(name=name):
                 return self.known.get(name)
+            case Load(buffer=name):
+                return self.held.get(name)
             case Cast(value=inner):
                 return self.value(inner)
             case Select(then=then, other=other):

@@ -14,7 +14,7 @@ from ..runtime.streams import MOST_AT_ONCE
 from ..runtime.trial import Trial
 from .borders import Border, borders, column_bytes, frontier, type_bytes, widenings
 from .compile import Compiled
-from .costs import CALL, CONDITION, FUNCTION, JUDGED, LENGTH, STEP, TABLES, Sizes, call_ns, kernel_ns, read_ns
+from .costs import BYTE, CALL, CONDITION, FUNCTION, JUDGED, LENGTH, STEP, TABLES, Sizes, call_ns, kernel_ns, read_ns
 from .fuse import explained
 from .graph import Node
 from .lines import Line, Lines, lines_of
@@ -179,7 +179,10 @@ class _Maker:
         match step:
             case plans.RunKernel():
                 name, kind, outputs = step.kernel, "kernel", step.outputs
-                ns = kernel_ns(self.kernels[step.kernel], guessed)
+                params = {f"param.{p.name}": p.value for p in self.program.params if isinstance(p.value, int | float)}
+                slots = {a.slot for a in step.args if a.kind == "data" and a.slot in guessed.slots and guessed.slots[a.slot].dims}
+                ns = kernel_ns(self.kernels[step.kernel], guessed, {**params, "@count": records})
+                ns += BYTE * sum(map(guessed.bytes, slots))
             case plans.CallOperator():
                 name, kind, outputs = step.op, "call", step.outputs
                 ns = call_ns(step.op, [guessed.lengths(a) for a in step.args], [guessed.lengths(o) for o in step.outputs])

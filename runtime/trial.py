@@ -21,7 +21,8 @@ from .objects import load
 from .plan import Column, Plan, Program
 from .streams import Stream
 
-MOST_BYTES = 64 << 20    # of rows kept for the lines below `share()`
+MOST_BYTES = 64 << 20    # of rows kept for the lines below `share()`; more where a batch is larger
+MOST_OF_A_BATCH = 1 << 30
 
 
 @dataclass
@@ -47,7 +48,9 @@ def trial(plan: Plan, seconds: float = 2.0, allow_extern: bool = False) -> Trial
     engine = Engine(plan, 1, kernels, allow_extern)
     try:
         _wind(engine.stream, shown)
-        sink = _Sink(plan, time.monotonic() + seconds)
+        below = Below(plan, kernels, None, allow_extern)
+        below.start_epoch(0)
+        sink = _Sink(plan, time.monotonic() + seconds, below.batch_size or 1)
         started = time.monotonic()
         engine.run(0, 0, 0, sink)
         shown.seconds, shown.rows = time.monotonic() - started, sink.count
@@ -55,12 +58,11 @@ def trial(plan: Plan, seconds: float = 2.0, allow_extern: bool = False) -> Trial
     finally:
         engine.close()
     if sink.kept:
-        _below(plan, kernels, sink, shown, time.monotonic() + seconds, allow_extern)
+        _below(below, sink, shown, time.monotonic() + seconds)
     return shown
 
 
-def _below(plan: Plan, kernels: Mapping[str, Any], sink: _Sink, shown: Trial, until: float, allow_extern: bool) -> None:
-    below = Below(plan, kernels, None, allow_extern)
+def _below(below: Below, sink: _Sink, shown: Trial, until: float) -> None:
     for later in (below.first, *below.later):
         _clock(later, shown)
     for _ in range(1000):
@@ -106,9 +108,10 @@ class _Room:
 
 
 class _Sink:
-    """Rows in ordinary memory; the first ones are kept."""
+    """Rows in ordinary memory; the first ones are kept, a batch of them where that isn't too much."""
 
-    def __init__(self, plan: Plan, until: float):
+    def __init__(self, plan: Plan, until: float, batch: int):
+        self.batch = batch
         self.columns: tuple[Column, ...] = (*plan.rows, *HIDDEN)
         self.until, self.count, self.bytes = until, 0, 0.0
         self.kept: list[dict[str, Any]] = []
@@ -124,7 +127,8 @@ class _Sink:
         fields: dict[str, Any] = {name: a[:rows] for name, a in reservation.arrays.items()} | dict(ragged)
         self.count += rows
         self.bytes += sum(_bytes(v) for name, v in fields.items() if not name.startswith("_"))
-        if self.bytes < MOST_BYTES or not self.kept:
+        most = MOST_OF_A_BATCH if self.count - rows < self.batch else MOST_BYTES
+        if self.bytes < most or not self.kept:
             self.kept.append(fields)
 
     def end_epoch(self, epoch: int) -> None:
