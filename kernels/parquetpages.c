@@ -22,8 +22,9 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 #ifndef TILE
-#define TILE 1024    /* rows of all columns decoded in turn */
+#define TILE 512      /* rows of all columns decoded in turn */
 #endif
+#define SLACK 32
 #define DEEP 16      /* structures within structures in a page's header */
 #define IDS 16
 
@@ -300,18 +301,49 @@ static int open_page(Reader *r, const Column *c) {
     return 1;
 }
 
-/* Which of n rows are there, 1 or 0 each; their number, -1 for damage. */
-static int64_t take_levels(Reader *r, uint32_t *there, int64_t n) {
-    if (r->levels.left >= n && !r->levels.bits) {      /* one run: nearly always all of them */
-        if (r->levels.value > 1) return -1;
-        for (int64_t i = 0; i < n; i++) there[i] = r->levels.value;
-        r->levels.left -= n;
-        return r->levels.value ? n : 0;
+/* Eight bits as eight bytes, 1 or 0. */
+static uint64_t eight(uint8_t bits) {
+    uint64_t each = (bits * UINT64_C(0x0101010101010101)) & UINT64_C(0x8040201008040201);
+    return (each + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101);
+}
+
+/* As open_run, for one bit: most runs say all in two bytes. */
+INLINE int open_levels(Runs *r) {
+    if (r->end - r->at < 2 || r->at[0] < 2 || r->at[0] > 0x7F) return open_run(r);
+    int64_t size = r->at[0] >> 1, packed = r->at[0] & 1;
+    if (packed && size > r->end - r->at - 1) return 0;
+    r->place = 0;
+    r->left = packed ? size * 8 : size;
+    r->bits = packed ? r->at + 1 : NULL;
+    r->value = r->at[1];
+    r->at += packed ? 1 + size : 2;
+    return 1;
+}
+
+/* Which of n rows are there, 1 or 0 each, with up to SLACK bytes of anything behind them; their number, -1 for damage.
+ * Where few are missing runs are short, so nothing here is called for each of them. */
+static int64_t take_levels(Runs *r, uint8_t *there, int64_t n) {
+    int64_t sum = 0;
+    while (n) {
+        if (!r->left && !open_levels(r)) return -1;
+        int64_t some = n < r->left ? n : r->left;
+        if (!r->bits) {
+            if (r->value > 1) return -1;
+            for (int64_t i = 0; i < some; i += SLACK) memset(there + i, (int)r->value, SLACK);
+            sum += r->value ? some : 0;
+        } else {
+            for (int64_t i = 0, place = r->place; i < some;) {
+                int64_t from = place & 7, here = 8 - from < some - i ? 8 - from : some - i;
+                uint64_t each = eight((uint8_t)(r->bits[place >> 3] >> from));
+                memcpy(there + i, &each, 8);
+                for (int64_t k = here; k < 8; k++) each &= ~(UINT64_C(0xFF) << 8 * k);
+                sum += (int64_t)((each * UINT64_C(0x0101010101010101)) >> 56);
+                i += here, place += here;
+            }
+        }
+        there += some, n -= some, r->place += some, r->left -= some;
     }
-    if (!take(&r->levels, there, n)) return -1;
-    uint32_t all = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++) all |= there[i], sum += there[i];
-    return all > 1 ? -1 : (int64_t)sum;
+    return sum;
 }
 
 #define SPREAD(T, VALUE, WHERE) do { \
@@ -329,7 +361,7 @@ static int64_t take_levels(Reader *r, uint32_t *there, int64_t n) {
 #define OR_NONE(v, there) ((v) | ((there) - 1))
 
 /* n rows of a column of which m are there, from `row` on. `places` holds m numbers of entries, and one more, 0. */
-FAST static void spread_places(const Column *c, int64_t row, int64_t n, int64_t m, const uint32_t *there, const uint32_t *places,
+FAST static void spread_places(const Column *c, int64_t row, int64_t n, int64_t m, const uint8_t *there, const uint32_t *places,
                                int64_t base) {
     const uint32_t *table4 = (const uint32_t *)(intptr_t)c->dictionary;
     const uint64_t *table8 = (const uint64_t *)(intptr_t)c->dictionary;
@@ -338,7 +370,7 @@ FAST static void spread_places(const Column *c, int64_t row, int64_t n, int64_t 
     else SPREAD(uint64_t, LOOKED8, OR_ZERO);
 }
 
-static void spread_plain(const Column *c, int64_t row, int64_t n, const uint32_t *there, const uint8_t *from) {
+static void spread_plain(const Column *c, int64_t row, int64_t n, const uint8_t *there, const uint8_t *from) {
     char *out = (char *)(intptr_t)c->out + row * c->out_step;
     for (int64_t i = 0; i < n; i++, out += c->out_step) {
         memset(out, 0, (size_t)c->width);
@@ -346,7 +378,7 @@ static void spread_plain(const Column *c, int64_t row, int64_t n, const uint32_t
     }
 }
 
-static int plain_rows(Reader *r, Column *c, int64_t row, int64_t n, int64_t m, const uint32_t *there, uint32_t *places) {
+static int plain_rows(Reader *r, Column *c, int64_t row, int64_t n, int64_t m, const uint8_t *there, uint32_t *places) {
     if (!c->texts) {
         if (r->end - r->plain < m * c->width) return 0;
         spread_plain(c, row, n, there, r->plain);
@@ -374,16 +406,17 @@ FAST static uint32_t greatest(const uint32_t *places, int64_t m) {
 }
 
 static int rows_of(Reader *r, Column *c, int64_t row, int64_t n) {
-    uint32_t there[TILE], places[TILE + 1];
+    uint8_t there[TILE + SLACK];
+    uint32_t places[TILE + 1];
     int64_t m = n;
     if (c->nullable) {
-        m = take_levels(r, there, n);
+        m = take_levels(&r->levels, there, n);
         if (m < 0) return 0;
     } else {
-        for (int64_t i = 0; i < n; i++) there[i] = 1;
+        memset(there, 1, (size_t)n);
     }
     c->nulls += n - m;
-    if (c->gone) {
+    if (c->gone && m < n) {                 /* masks are zeros to begin with */
         const int64_t step = c->gone_step;
         char *gone = (char *)(intptr_t)c->gone + row * step;
         for (int64_t i = 0; i < n; i++, gone += step) *gone = (char)(there[i] ^ 1);

@@ -124,7 +124,7 @@ def _stacked(made: Any, pread: Pread, group: Any, columns: Sequence[Plain], w: W
     if w.dtype is None:
         return _texts(made, known, columns, w, shape)
     flat = np.empty(shape, w.dtype)
-    gone = np.empty(shape, np.bool_) if any(c.nullable for c in columns) or w.missing else None
+    gone = np.zeros(shape, np.bool_) if any(c.nullable for c in columns) or w.missing else None
     table = _table(columns, known, flat, gone)
     if not made.decode(table, _page_table(known), rows):
         return None
