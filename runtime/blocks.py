@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +24,7 @@ DTYPES: dict[str, Any] = {
 }
 
 
-_BYTE = ctypes.c_char.from_buffer
+_BYTE: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 MOST_MEMORY = 1 << 36   # of one record
 SURE = 1 << 30          # so much is asked of the system without looking at what is free
 

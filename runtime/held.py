@@ -75,7 +75,8 @@ class Frames:
         self.failures: list[Failure] = []
 
     def alive(self) -> Ints:
-        return (self.status == 0).nonzero()[0]   # `flatnonzero` takes ten times as long
+        found: Ints = (self.status == 0).nonzero()[0]   # `flatnonzero` takes ten times as long
+        return found
 
 
 class Values:
