@@ -66,18 +66,19 @@ def apart(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _record(arguments: argparse.Namespace) -> int:
     """All fields of one record before, between and after the program's lines, by the reference evaluator."""
-    from ..compiler.evaluate import named_record
+    from ..compiler.evaluate import made_record, named_record
 
     program = checked_program(arguments)
     try:
-        name, fields = named_record(program, arguments.record, arguments.epoch)
+        made = made_record(program, arguments.record, arguments.epoch)
+        name, fields = made or named_record(program, arguments.record, arguments.epoch)
     except LookupError as error:
         raise UsageError(str(error)) from None
     wanted = arguments.field or list(fields)
     for field in wanted:
         if field not in fields:
             raise UsageError(f"there is no field `{field}`; there are: {', '.join(fields)}")
-    print(f"position {arguments.record:,} of epoch {arguments.epoch}: {name}")
+    print(f"{'record' if made else 'position'} {arguments.record:,} of epoch {arguments.epoch}: {name}")
     width = max(len(field) for field in wanted)
     for field in wanted:
         print(f"  {field:<{width}}  {described(fields[field])}")

@@ -24,6 +24,7 @@ from .prune import simplest
 
 __all__ = ["constant", "evaluate", "record"]
 FOREVER = 1 << 50   # positions of an endless stream
+MOST_READ = 200_000   # source records that are gone through to show one that stages make of them
 SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", "skip_bad", "balance", "share"))
 ORDERS = frozenset(("shuffle", "repeat", "balance"))
 MADE = {"each": each, "batch": batch, "window": window, "pack": pack}
@@ -56,7 +57,7 @@ def named_record(program: Program, position: int, epoch: int = 0) -> tuple[str, 
     first = _first_frame(program.emit)
     run = Run(program, epoch, position, {}, strict=True)
     run.need(first, {name for name, _ in first.type.parts})
-    made = next(run.segment(first), None)
+    made = next(run.records(first), None)
     if made is None:
         raise LookupError(f"the epoch has no record at position {position:,} or after it")
     if made.position != position:
@@ -65,13 +66,39 @@ def named_record(program: Program, position: int, epoch: int = 0) -> tuple[str, 
     return made.name, {name: _plain(cells) for name, cells in made.fields.items()}
 
 
-def _first_frame(emit: Node) -> Node:
-    """The end of the frame that begins at the (first) source."""
-    chain = [emit]
+def made_record(program: Program, number: int, epoch: int = 0) -> tuple[str, dict[str, Any]] | None:
+    """The record of this number that the stages make of others (windows, rows, mixes), before a batch: its name for people
+    and its fields. None where there are no such stages, or more than `MOST_READ` source records to go through."""
+    chain = _above_batch(program.emit)
+    if all(n.op in ("source", "map", "sample") or n.op in SAME_FRAME for n in chain):
+        return None
+    run = Run(program, epoch, 0, {}, strict=True)
+    last = next((n for n in chain if n.op == "map"), chain[0])
+    run.need(last, {name for name, _ in last.type.parts})
+    if sum(len(run.source(n)) for n in run.needed if n.op == "source") > MOST_READ:
+        return None
+    made = next(itertools.islice(run.records(last), number, None), None)
+    if made is None:
+        raise LookupError(f"the epoch has no record {number:,}")
+    name = made.name if made.count == 1 else f"{made.count:,} records, the first is {made.name}"
+    return name, {name: _plain(cells) for name, cells in made.fields.items()}
+
+
+def _above_batch(emit: Node) -> list[Node]:
+    """The stream's nodes from the last one above its first batch to the (first) source."""
+    chain = [emit.args[0]]
     while chain[-1].args and chain[-1].op != "source":
         chain.append(chain[-1].args[0])
-    frame = list(itertools.takewhile(lambda n: n.op in ("source", "map") or n.op in SAME_FRAME, reversed(chain)))
-    return next((n for n in frame if n.op == "map"), frame[-1])
+    last = max((k for k, n in enumerate(chain) if n.op == "batch"), default=-1)
+    return chain[last + 1 :]
+
+
+def _first_frame(emit: Node) -> Node:
+    """The end of the frames that begin at the (first) source and have a record for each of its records."""
+    frame = list(itertools.takewhile(lambda n: n.op in ("source", "map", "sample") or n.op in SAME_FRAME,
+                                     reversed(_above_batch(emit))))
+    maps = [n for n in frame if n.op == "map"] or frame[-1:]
+    return maps[-1 if any(n.op == "sample" for n in frame) else 0]
 
 
 def _plain(cells: Cells) -> Any:
@@ -341,17 +368,39 @@ class Run:
     def _sample(self, n: Node, turn: int) -> Iterator[Record]:
         """One record of the other stream (or `times` of them), chosen by a draw, beside each record."""
         stream, other = n.args
-        listed = list(self.records(other))
+        count, reached = self._reached(other)
         key, draw = random.draw_key(self.program.seed or 0, n["path"], self.epoch), random.DRAWS["integers"]
         for r in self.records(stream, turn):
-            if not listed:
+            if not count:
                 raise self.fail("E0804", "`sample` of a pipeline without records", n, r)
-            many = np.int64(len(listed))
-            chosen = [listed[int(draw.ref(key, r.id, k, np.int64(0), many))] for k in range(max(1, n["times"]))]
+            chosen = [reached(int(draw.ref(key, r.id, k, np.int64(0), np.int64(count)))) for k in range(max(1, n["times"]))]
             found = chosen[0].fields
             if n["times"]:
                 found = {k: stack([c.fields[k] for c in chosen], len(chosen), False) for k in found}
             yield replace(r, fields={**r.fields, **{f"{n['name']}.{k}": v for k, v in found.items()}})
+
+
+    def _reached(self, n: Node) -> tuple[int, Callable[[int], Record]]:
+        """How many records a stream has, and any one of them; where nothing changes their order, only it is read."""
+        start = n.args[0] if n.op == "map" else n
+        if start.op != "source":
+            before, self.start = self.start, 0
+            listed = list(self.records(n))
+            self.start = before
+            return len(listed), listed.__getitem__
+
+        def read(index: int) -> Record:
+            r = self._read(start, index)
+            if isinstance(r, DataError):
+                raise replace(r, position=index)
+            try:
+                made = self._through(n, (), {}, replace(r, id=child(r.id, 0)))
+            except DataError as error:
+                raise replace(error, record=r.name, epoch=self.epoch, position=index) from None
+            assert made is not None   # no condition stands here
+            return made
+
+        return len(self.source(start)), read
 
 
 def _sizes_differ(n: Node, fields: Mapping[str, Cells]) -> str:

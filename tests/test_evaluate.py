@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pipec.compiler.check import check
-from pipec.compiler.evaluate import constant, evaluate, record
+from pipec.compiler.evaluate import constant, evaluate, made_record, record
 from pipec.compiler.evaluate_values import Cells, Evaluator, Frame
 from pipec.compiler.graph import const, fresh_id, node, number, var
 from pipec.dsl.types import BOOL, F32, I64, Type
@@ -351,3 +351,28 @@ def test_show_gives_every_field_of_one_record(run, tmp_path):
     np.savez("data.npz", x=np.arange(5) * 2)
     text = HEAD + "pipeline train\n  from npz(\"data.npz\") as Row\n  y = x + 1\n  batch(2)\n  emit x\n"
     assert {k: int(v) for k, v in record(check("p.pipe", text=text), 3).items()} == {"x": 6, "y": 7}
+
+
+def test_show_gives_records_that_stages_make(run, tmp_path):
+    np.savez("data.npz", x=np.arange(10) * 2)
+    head = HEAD + "pipeline train\n  from npz(\"data.npz\") as Row\n"
+    program = check("p.pipe", text=head + "  y = x + 1\n  window(3)\n  z = sum(y[i] for i)\n  batch(2)\n  emit z\n")
+    name, fields = made_record(program, 2)
+    assert name == "3 records, the first is row 6 of data.npz"
+    assert fields["y"].tolist() == [13, 15, 17] and int(fields["z"]) == 45
+    with pytest.raises(LookupError, match="no record 9"):
+        made_record(program, 9)
+    assert made_record(check("p.pipe", text=head + "  batch(2)\n  emit x\n"), 0) is None
+    text = HEAD + """pipeline other
+  from npz("data.npz") as Row
+
+pipeline train
+  from npz("data.npz") as Row
+  o ~ sample(other)
+  y = x * 100 + o.x
+  batch(2)
+  emit y
+"""
+    found = record(check("p.pipe", text=text), 3)
+    delivered = [int(y) for b in evaluate(check("p.pipe", text=text)) for y in b["y"]]
+    assert int(found["y"]) == delivered[3] == 600 + int(found["o.x"])
