@@ -1,7 +1,7 @@
 """`parquet`: only the columns that are needed are read, row group by row group, and decoded row groups are kept.
 
-A row group is decoded as a whole (of the needed columns). Shuffle with `chunk=` or `window=` where the row groups of all
-files don't fit in `blocks.KEPT` bytes together.
+A row group is decoded as a whole (of the needed columns), usual columns by `parquetpages`, others by Arrow. Shuffle with
+`chunk=` or `window=` where the row groups of all files don't fit in `blocks.KEPT` bytes together.
 """
 from __future__ import annotations
 
