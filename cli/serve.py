@@ -12,6 +12,8 @@ from rich.table import Table
 
 from . import UsageError, settings_of, split_file
 
+STOP_SECONDS = 30                      # until a server has to have ended that was told to
+
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a program until told to stop, or for `--epochs`."""
@@ -62,16 +64,19 @@ def _say(line: str) -> None:
 
 def ps(arguments: argparse.Namespace) -> int:
     """List this user's servers."""
-    from ..runtime.rendezvous import reports
+    from ..runtime.rendezvous import names, process_of, reports
 
     table = Table(box=None, pad_edge=False)
     for column in ("name", "process", "state", "epoch", "position", "consumers", "ring", "program"):
         table.add_column(column, justify="right" if column in ("process", "epoch", "position", "consumers") else "left")
     found = list(reports())
+    mute = {name: pid for name in set(names()) - {r.name for r in found} if (pid := process_of(name)) is not None}
     for r in found:
         table.add_row(r.name, str(r.pid), r.state, str(r.epoch), f"{r.position:,}", str(len(r.members)),
                       f"{100 * r.fill // max(1, r.capacity)} %", r.program)
-    if not found:
+    for name, pid in sorted(mute.items()):
+        table.add_row(name, str(pid), "no answer")
+    if not table.row_count:
         print("no servers: `pipec serve FILE --name NAME` starts one")
         return 0
     width = None if sys.stdout.isatty() else 200
@@ -85,7 +90,7 @@ def ps(arguments: argparse.Namespace) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """Tell a server to deliver what is there and end; wait until it has."""
     from ..runtime.messages import Channel, Gone, Stop
-    from ..runtime.rendezvous import check_name, connect
+    from ..runtime.rendezvous import answers_within, check_name, connect, peer
 
     try:
         sock: Any = connect(check_name(arguments.name))
@@ -94,6 +99,8 @@ def stop(arguments: argparse.Namespace) -> int:
     if sock is None:
         raise UsageError(f"there is no server `{arguments.name}`; `pipec ps` lists those there are")
     channel = Channel(sock)
+    answers_within(sock, STOP_SECONDS)
+    pid, _ = peer(sock)
     try:
         channel.send(Stop())
         while channel.receive(wait=True) is not None:
@@ -102,10 +109,11 @@ def stop(arguments: argparse.Namespace) -> int:
         pass
     finally:
         channel.close()
-    until = time.monotonic() + 30
+    until = time.monotonic() + STOP_SECONDS
     while (sock := connect(arguments.name)) is not None:   # it drains
         sock.close()
         if time.monotonic() > until:
-            raise UsageError(f"`{arguments.name}` hasn't ended after 30 seconds")
+            raise UsageError(f"`{arguments.name}` hasn't ended after {STOP_SECONDS} seconds; it is process {pid}: "
+                             f"`kill -9 {pid}` ends it at once")
         time.sleep(0.1)
     return 0

@@ -124,7 +124,7 @@ def look(name: str, seconds: int = 2) -> Report | None:
     if sock is None:
         return None
     channel = Channel(sock, send_seconds=seconds)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+    answers_within(sock, seconds)
     try:
         channel.send(Look())
         answer = channel.receive(wait=True)
@@ -133,6 +133,20 @@ def look(name: str, seconds: int = 2) -> Report | None:
         return None
     finally:
         channel.close()
+
+
+def answers_within(sock: socket.socket, seconds: int) -> None:
+    """Who waits for a message gets none after this time."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+def process_of(name: str) -> int | None:
+    """Of the server of this name, also where it doesn't answer; None where there is none."""
+    sock = connect(name)
+    if sock is None:
+        return None
+    with sock:
+        return peer(sock)[0]
 
 
 def reports() -> Iterator[Report]:

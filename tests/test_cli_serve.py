@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from pipec import attach
 from pipec.cli import main
+from pipec.cli import serve as servecommands
 from pipec.cli.top import screen
 from pipec.runtime import layout, rendezvous
 from pipec.runtime.errors import DataError
@@ -213,7 +214,7 @@ def test_what_stands_above_share_is_the_servers(serve, folder):
         assert (own.y == 3 * first.x).all() and (first.y == 2 * first.x).all()
 
 
-def test_names(serve, pipec):
+def test_names(serve, pipec, monkeypatch):
     for command in (["stop", "nobody"], ["top", "nobody"]):
         status, _, err = pipec(*command)
         assert status == 2 and "there is no server `nobody`" in err and "pipec ps" in err
@@ -223,13 +224,20 @@ def test_names(serve, pipec):
     assert status == 2 and "there are no servers" in err
     with pytest.raises(DataError, match="E0830: there is no server `nobody`; there are none"):
         attach("nobody")
-    serve("train.pipe", "--name", "demo")
+    served = serve("train.pipe", "--name", "demo")
     with pytest.raises(DataError, match=r"E0830: .*these are there: demo"):
         attach("nobody")
     status, _, err = pipec("serve", "train.pipe", "--name", "demo")
     assert status == 2 and "there is a server `demo` already" in err and "pipec stop demo" in err
     status, _, err = pipec("serve", "train.pipe", "--name", "no/name")
     assert status == 2 and "letters, digits" in err
+    monkeypatch.setattr(servecommands, "STOP_SECONDS", 1)
+    monkeypatch.setattr(rendezvous.look, "__defaults__", (1,))
+    pid = str(served.process.pid)
+    served.process.send_signal(signal.SIGSTOP)            # or a process that hangs
+    assert [line.split() for line in pipec("ps")[1].splitlines()[1:]] == [["demo", pid, "no", "answer"]]
+    status, _, err = pipec("stop", "demo")
+    assert status == 2 and f"`demo` hasn't ended after 1 seconds; it is process {pid}: `kill -9 {pid}`" in err
 
 
 def test_too_little_memory(pipec, monkeypatch):
