@@ -1,12 +1,14 @@
 """Many generated programs, machine code against the reference: `python tests/generate.py 20000 --log generated.log`.
 
 Programs come in blocks, each with a seed of its own, so that a run can be split and repeated (`--first`). What differs
-is shrunk to a short program and written to the log; the run goes on with the next block.
+is shrunk to a short program and written to the log; the run goes on with the next block. With `--cuda` kernels are CUDA texts
+on the host, and what differs isn't shrunk.
 """
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first block")
     parser.add_argument("--log", type=Path, default=Path("generated.log"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no block after this time")
+    parser.add_argument("--cuda", action="store_true", help="kernels as CUDA texts on the host")
     options = parser.parse_args()
     started, failed, ran, words = time.monotonic(), 0, 0, Counter[str]()
     with tempfile.TemporaryDirectory() as folder, options.log.open("a", encoding="utf-8") as log:
@@ -34,7 +37,7 @@ def main() -> int:
         for number in range(options.first, options.first + -(-options.count // BLOCK)):
             if time.monotonic() - started > options.seconds:
                 break
-            failure = block(number, data, words)
+            failure = (on_host if options.cuda else block)(number, data, words)
             ran += BLOCK
             failed += failure is not None
             if failure is not None:
@@ -48,8 +51,6 @@ def main() -> int:
 
 def block(number: int, data: Path, words: Counter[str]) -> str | None:
     """Run one block; the shrunk program and what went wrong, None where all agree."""
-    import re
-
     from hypothesis import HealthCheck, Phase, given, seed, settings
     from programs import cases, programs
     from test_generated import compare
@@ -71,6 +72,34 @@ def block(number: int, data: Path, words: Counter[str]) -> str | None:
         if isinstance(error, KeyboardInterrupt):
             raise
         return f"{last['said']}\n{''.join(traceback.format_exception(error)[-6:])}"
+    return None
+
+
+def on_host(number: int, data: Path, words: Counter[str]) -> str | None:
+    """Run one block with kernels that are CUDA texts; the first program that differs and what went wrong."""
+    import pytest
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+    from programs import programs
+    from test_cuda import compare_on_host
+    from test_cuda import on_host as made
+
+    texts: list[str] = []
+
+    @seed(number)
+    @settings(max_examples=BLOCK, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    @given(text=programs())
+    def draw(text: str) -> None:
+        texts.append(text)
+
+    draw()
+    text = "\n".join(texts)
+    try:
+        for text, (program, compiled, host) in zip(texts, made(texts, data), strict=True):
+            words.update(set(re.findall(r"\b([a-z_]+)\(", text)))
+            with pytest.MonkeyPatch.context() as patch:
+                compare_on_host(program, compiled, host, patch)
+    except Exception as error:
+        return f"{text}\n{''.join(traceback.format_exception(error)[-6:])}"
     return None
 
 
