@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reported(arguments: argparse.Namespace) -> int:
     """The command's exit status; what it raises goes to stderr in words."""
     from ..dsl.problems import PipeError
-    from ..runtime.errors import DataError
+    from ..runtime.errors import DataError, SettingError
     from .report import data_text, mistake_text, report_program
 
     colour = colours(arguments)
@@ -187,7 +187,7 @@ def _reported(arguments: argparse.Namespace) -> int:
     except DataError as error:
         print(data_text(error, colour), file=sys.stderr)
         return 1
-    except UsageError as error:
+    except (UsageError, SettingError) as error:
         text, status = str(error), 2
     except BrokenPipeError:
         raise

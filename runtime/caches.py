@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..kernels import kept
+from .errors import SettingError
 from .limits import parse_size
 
 DEFAULT_LIMIT = 512 << 20
@@ -43,14 +44,14 @@ def folder() -> str:
 
 
 def limit() -> int:
-    """Bytes that all entries together may take: `PIPEC_CACHE_LIMIT`, such as 200MB."""
+    """Bytes that all entries together may take: `PIPEC_CACHE_LIMIT`, such as 200MB. Raises SettingError."""
     given = os.environ.get("PIPEC_CACHE_LIMIT")
     if not given:
         return DEFAULT_LIMIT
     try:
         return parse_size(given)
     except ValueError:
-        raise ValueError(f"PIPEC_CACHE_LIMIT={given!r}: write bytes as a number, or a size like \"500MB\"") from None
+        raise SettingError(f"PIPEC_CACHE_LIMIT={given!r}: write bytes as a number, or a size like \"500MB\"") from None
 
 
 def entries() -> Iterator[Entry]:

@@ -23,6 +23,10 @@ class Where:
     end: int
 
 
+class SettingError(ValueError):
+    """An environment variable of ours holds what it can't."""
+
+
 @dataclass
 class DataError(Exception):
     """Data can't be used as the program says (E06xx, E08xx). Shown by `dsl.render` like a program's problem.

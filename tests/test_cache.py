@@ -150,6 +150,12 @@ def test_the_cache_is_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
         caches.bound()
 
 
+def test_a_limit_that_is_no_size(cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPEC_CACHE_LIMIT", "abc")
+    assert main(["cache"]) == 2
+    assert capsys.readouterr().err == "pipec cache: PIPEC_CACHE_LIMIT='abc': write bytes as a number, or a size like \"500MB\"\n"
+
+
 def test_the_command(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache"]) == 0
     assert capsys.readouterr().out.startswith(str(cache))
