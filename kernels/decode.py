@@ -11,26 +11,43 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from . import jpeg
 from .imagefile import Header, article, bad, ends_early, jpeg_scans_complete, read_header, sniff
 from .ops import BadRecord, op
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 # What a file's oddities mean is decided here; Pillow's warnings about them would be a second voice.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-_PLUGINS: dict[str, Callable[[io.BytesIO], Any]] = {
-    "JPEG": JpegImagePlugin.JpegImageFile, "PNG": PngImagePlugin.PngImageFile, "WebP": WebPImagePlugin.WebPImageFile,
-    "GIF": GifImagePlugin.GifImageFile, "BMP": BmpImagePlugin.BmpImageFile, "TIFF": TiffImagePlugin.TiffImageFile,
+_PLUGINS = {   # modules of Pillow, which is loaded where it is needed: most producers meet nothing but JPEGs
+    "JPEG": ("JpegImagePlugin", "JpegImageFile"), "PNG": ("PngImagePlugin", "PngImageFile"),
+    "WebP": ("WebPImagePlugin", "WebPImageFile"), "GIF": ("GifImagePlugin", "GifImageFile"),
+    "BMP": ("BmpImagePlugin", "BmpImageFile"), "TIFF": ("TiffImagePlugin", "TiffImageFile"),
 }
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# Whatever a parser says about damaged bytes: Pillow's readers raise nearly anything.
-_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError,
-           AssertionError, RuntimeError, NotImplementedError, MemoryError, Warning, Image.DecompressionBombError)
+
+
+@cache
+def _damage() -> tuple[type[BaseException], ...]:
+    """Whatever a parser says about damaged bytes: Pillow's readers raise nearly anything."""
+    from PIL.Image import DecompressionBombError
+
+    return (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, AssertionError,
+            RuntimeError, NotImplementedError, MemoryError, Warning, DecompressionBombError)
+
+
+def _reader(kind: str) -> Any:
+    """Pillow's class for files of this kind."""
+    module, name = _PLUGINS[kind]
+    return getattr(import_module(f"PIL.{module}"), name)
 
 
 def turned(image: np.ndarray, orientation: int) -> Any:
@@ -110,27 +127,29 @@ def _own_decoder(header: Header, shrink: int) -> bool:
 def _started(data: bytes, header: Header, layout: str = "") -> Any:
     """Pillow's image before any pixel is decoded; `layout` makes the PNG reader take pixels in another byte order."""
     try:
-        image = _PLUGINS[header.kind](io.BytesIO(_whole_png(data, header)))
+        image = _reader(header.kind)(io.BytesIO(_whole_png(data, header)))
         if layout:
             image.tile = [tile._replace(args=layout) for tile in image.tile]
-    except _DAMAGE as e:
+    except _damage() as e:
         raise bad(f"this {header.kind}'s header can't be read", str(e)[:120]) from None
     return image
 
 
 def _opened(data: bytes, header: Header, fill: bool, layout: str = "") -> Any:
     """The decoded image in its own mode."""
+    from PIL.Image import Image
+
     image = _started(data, header, layout)
     width, height = image.size
     _limit(header.kind, width, height, header.most)
     try:
         image.load()
-    except _DAMAGE as e:
+    except _damage() as e:
         if not (fill and image._im is not None):
             early = "truncated" in str(e) or "not enough" in str(e)
             what = "ends early" if early else "can't be decoded"
             raise bad(f"this {header.kind} {what}", str(e)[:120]) from None
-        image = Image.Image._new(image, image.im)
+        image = Image._new(image, image.im)
     return image
 
 
@@ -143,7 +162,7 @@ def _whole_png(data: bytes, header: Header) -> bytes:
     return data[: len(data) - kept] + end
 
 
-def _wide(data: bytes, header: Header, image: Image.Image) -> Any:
+def _wide(data: bytes, header: Header, image: Image) -> Any:
     """The 16-bit values of an image that has them, [h, w, channels]; None for any other."""
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16, copy=False)[:, :, None]
@@ -154,11 +173,13 @@ def _wide(data: bytes, header: Header, image: Image.Image) -> Any:
     return None
 
 
-def _as_u8(image: Image.Image, header: Header, channels: int, wide: np.ndarray | None = None) -> Any:
+def _as_u8(image: Image, header: Header, channels: int, wide: np.ndarray | None = None) -> Any:
     """u8[h, w, channels] of a decoded image: 16 bits scaled by 255/65535, alpha dropped, grey by ITU-R 601."""
+    from PIL.Image import fromarray
+
     if wide is not None:
         narrow = np.rint(wide.astype(np.float32) / np.float32(257)).astype(np.uint8)
-        image = Image.fromarray(narrow[:, :, 0] if narrow.shape[2] == 1 else narrow)
+        image = fromarray(narrow[:, :, 0] if narrow.shape[2] == 1 else narrow)
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         raise bad(f"this {header.kind} holds {image.mode} values, which have no scale of their own")
     mode = _MODES[channels]
@@ -168,7 +189,7 @@ def _as_u8(image: Image.Image, header: Header, channels: int, wide: np.ndarray |
             image = image.convert("RGB")
     try:
         image = image if image.mode == mode else image.convert(mode)
-    except _DAMAGE as e:
+    except _damage() as e:
         raise bad(f"this {header.kind}'s colours ({image.mode}) can't be converted", str(e)[:120]) from None
     return np.asarray(image).reshape(image.height, image.width, channels)
 
@@ -197,7 +218,9 @@ def _stored_pixels(data: bytes, header: Header, channels: int, fill: bool, shrin
 
 def _means(pixels: np.ndarray, shrink: int) -> Any:
     """Each block of shrink × shrink pixels (at the edges what there is of it) as its mean."""
-    planes = [Image.fromarray(np.ascontiguousarray(pixels[:, :, c])).reduce(shrink) for c in range(pixels.shape[2])]
+    from PIL.Image import fromarray
+
+    planes = [fromarray(np.ascontiguousarray(pixels[:, :, c])).reduce(shrink) for c in range(pixels.shape[2])]
     return np.stack([np.asarray(p) for p in planes], axis=2)
 
 
