@@ -301,7 +301,7 @@ class decode_image:
     def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
         return _image(data, int(channels), bool(orient), cut, max_pixels, int(shrink), np.empty)
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 40_000 + 5 * math.prod(results[0][:2])
 
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int = 1) -> Any:
@@ -328,7 +328,7 @@ class image_size:
     def ref(data: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
         return _size(data, int(channels), bool(orient), cut, max_pixels, int(shrink))
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 20_000
 
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
@@ -369,7 +369,7 @@ class decode_region:
         top, left, rows, columns = _inside(window, *image.shape[:2])
         return np.ascontiguousarray(image[top : top + rows, left : left + columns])
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 40_000 + 5 * math.prod(results[0][:2])   # of the part; more where only whole images can be decoded
 
     def cpu(alloc: Any, data: bytes, window: Any, channels: int, orient: bool, cut: str, max_pixels: int, shrink: int) -> Any:
@@ -414,7 +414,7 @@ class decode_mask:
     def ref(data: Any, orient: bool, max_pixels: int) -> Any:
         return _mask(data, bool(orient), max_pixels, np.empty)
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 60_000 + 1.5 * math.prod(results[0])
 
     def cpu(alloc: Any, data: bytes, orient: bool, max_pixels: int) -> Any:
@@ -447,7 +447,7 @@ class decode_u16:
     def ref(data: Any, channels: int, orient: bool, max_pixels: int) -> Any:
         return _u16(data, int(channels), bool(orient), max_pixels, np.empty)
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 60_000 + 8 * math.prod(results[0])
 
     def cpu(alloc: Any, data: bytes, channels: int, orient: bool, max_pixels: int) -> Any:

@@ -211,7 +211,7 @@ class tokenize:
     def ref(value: Any, path: str, most: int, special: bool) -> Any:
         return _tokens(value, path, most, special)
 
-    def cost(args: Any, results: Any) -> float:
+    def cost(args: Any, results: Any) -> Any:
         return 25_000 + 300 * args[0][0]
 
     def cpu(alloc: Any, value: str, path: str, most: int, special: bool) -> Any:
