@@ -1,14 +1,19 @@
 """Machine words read and written with sequentially consistent order, and pages made private by a touch.
 
-In: addresses of shared memory. The three functions are a few lines of LLVM text, linked once per process.
+In: addresses of shared memory. The functions are a few lines of LLVM text, linked once per process. Those that a reader
+calls for every batch do all that one moment asks for, since each call from Python costs more than what it does.
 """
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .layout import ENDS, HEAD, HEAP_WANTED, HOLDER, POSITION, RELEASED, ROOM_WANTED, RUN, SINCE, TAKEN, WAITED, WANTED
+
+WAKE_ROOM, WAKE_HEAP = 1, 2            # bits of what `publish` returns
 TEXT = """
 define i64 @pipec_load(ptr %p) {
   %v = load atomic i64, ptr %p seq_cst, align 8
@@ -34,15 +39,91 @@ loop:
 out:
   ret void
 }
+define i64 @pipec_there(ptr %header, i64 %run, i64 %ends) {
+  %ends_at = getelementptr i8, ptr %header, i64 ENDS
+  %head_at = getelementptr i8, ptr %header, i64 HEAD
+  %run_at = getelementptr i8, ptr %header, i64 RUN
+  %e = load atomic i64, ptr %ends_at seq_cst, align 8
+  %h = load atomic i64, ptr %head_at seq_cst, align 8
+  %r = load atomic i64, ptr %run_at seq_cst, align 8
+  %same_ends = icmp eq i64 %e, %ends
+  %same_run = icmp eq i64 %r, %run
+  %same = and i1 %same_ends, %same_run
+  %found = select i1 %same, i64 %h, i64 -1
+  ret i64 %found
+}
+define i64 @pipec_publish(ptr %header, ptr %page, i64 %position, i64 %released, i64 %number) {
+  %position_at = getelementptr i8, ptr %page, i64 POSITION
+  %released_at = getelementptr i8, ptr %page, i64 RELEASED
+  %room_at = getelementptr i8, ptr %header, i64 ROOM_WANTED
+  %holder_at = getelementptr i8, ptr %header, i64 HOLDER
+  %heap_at = getelementptr i8, ptr %header, i64 HEAP_WANTED
+  store atomic i64 %position, ptr %position_at release, align 8
+  store atomic i64 %released, ptr %released_at release, align 8
+  fence seq_cst
+  %room = load atomic i64, ptr %room_at seq_cst, align 8
+  %holder = load atomic i64, ptr %holder_at seq_cst, align 8
+  %heap = load atomic i64, ptr %heap_at seq_cst, align 8
+  %asked = icmp ne i64 %room, 0
+  %passed = icmp sge i64 %released, %room
+  %anybody = icmp eq i64 %holder, 0
+  %me = icmp eq i64 %holder, %number
+  %mine = or i1 %anybody, %me
+  %due = and i1 %asked, %passed
+  %room_due = and i1 %due, %mine
+  %heap_due = icmp ne i64 %heap, 0
+  %room_bit = zext i1 %room_due to i64
+  %heap_one = zext i1 %heap_due to i64
+  %heap_bit = shl i64 %heap_one, 1
+  %bits = or i64 %room_bit, %heap_bit
+  ret i64 %bits
+}
+define void @pipec_took(ptr %page, i64 %position, i64 %taken) {
+  %position_at = getelementptr i8, ptr %page, i64 POSITION
+  %taken_at = getelementptr i8, ptr %page, i64 TAKEN
+  store atomic i64 %position, ptr %position_at release, align 8
+  store atomic i64 %taken, ptr %taken_at release, align 8
+  ret void
+}
+define void @pipec_sleeps(ptr %page, i64 %wanted, i64 %since) {
+  %wanted_at = getelementptr i8, ptr %page, i64 WANTED
+  %since_at = getelementptr i8, ptr %page, i64 SINCE
+  store atomic i64 %since, ptr %since_at release, align 8
+  store atomic i64 %wanted, ptr %wanted_at seq_cst, align 8
+  fence seq_cst
+  ret void
+}
+define void @pipec_wakes(ptr %page, i64 %waited) {
+  %wanted_at = getelementptr i8, ptr %page, i64 WANTED
+  %since_at = getelementptr i8, ptr %page, i64 SINCE
+  %waited_at = getelementptr i8, ptr %page, i64 WAITED
+  store atomic i64 0, ptr %wanted_at release, align 8
+  store atomic i64 0, ptr %since_at release, align 8
+  store atomic i64 %waited, ptr %waited_at release, align 8
+  ret void
+}
 """
+OFFSETS = {"ENDS": ENDS, "HEAD": HEAD, "RUN": RUN, "ROOM_WANTED": ROOM_WANTED, "HOLDER": HOLDER, "HEAP_WANTED": HEAP_WANTED,
+           "POSITION": POSITION, "RELEASED": RELEASED, "TAKEN": TAKEN, "WANTED": WANTED, "SINCE": SINCE, "WAITED": WAITED}
 
 
 class Atomics(NamedTuple):
-    """`store` is followed by a full fence, so a load after it is never older: both sides of a wake-up need that."""
+    """`store` is followed by a full fence, so a load after it is never older: both sides of a wake-up need that.
+
+    The others are a reader's, of the ring's header and its own page, see `layout`. `there(header, run, ends)`: the head, -1
+    where the run or the number of ended epochs is another. `publish(header, page, position, released, number)`: says which
+    rows are free; WAKE_ROOM and WAKE_HEAP: the producer waits for just that. `took(page, position, taken)` counts,
+    `sleeps(page, wanted, since)` asks to be woken, `wakes(page, waited)` no longer does.
+    """
 
     load: Callable[[int], int]
     store: Callable[[int, int], None]
     touch: Callable[[int, int, int, int], None]
+    there: Callable[[int, int, int], int]
+    publish: Callable[[int, int, int, int, int], int]
+    took: Callable[[int, int, int], None]
+    sleeps: Callable[[int, int, int], None]
+    wakes: Callable[[int, int], None]
     keep: Any
 
 
@@ -70,16 +151,21 @@ def _link() -> Atomics:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2, reloc="pic")
-    module = llvm.parse_assembly(TEXT)
+    text = re.sub(r"(?<=i64 )[A-Z_]+(?=\n)", lambda name: str(OFFSETS[name[0]]), TEXT)
+    module = llvm.parse_assembly(text)
     module.verify()
     builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
-    for name in ("pipec_load", "pipec_store", "pipec_touch"):
-        builder.export_symbol(name)
+    for name in Atomics._fields[:-1]:
+        builder.export_symbol(f"pipec_{name}")
     library = builder.link(llvm.create_lljit_compiler(), "pipec_atomics")
     word, pointer = ctypes.c_int64, ctypes.c_void_p
+
+    def quick(name: str, result: Any, *takes: Any) -> Any:
+        return ctypes.PYFUNCTYPE(result, *takes)(library[f"pipec_{name}"])
+
     return Atomics(
-        ctypes.PYFUNCTYPE(word, pointer)(library["pipec_load"]),
-        ctypes.PYFUNCTYPE(None, pointer, word)(library["pipec_store"]),
+        quick("load", word, pointer), quick("store", None, pointer, word),
         ctypes.CFUNCTYPE(None, pointer, word, word, ctypes.c_int8)(library["pipec_touch"]),
-        library,
-    )
+        quick("there", word, pointer, word, word), quick("publish", word, pointer, pointer, word, word, word),
+        quick("took", None, pointer, word, word), quick("sleeps", None, pointer, word, word),
+        quick("wakes", None, pointer, word), library)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .atomics import atomics
+from .atomics import WAKE_HEAP, WAKE_ROOM, atomics
 from .attachment import Attachment, gone_error
 from .blocks import DTYPES, view
 from .errors import DataError
@@ -25,7 +25,6 @@ from .layout import (
     END_TABLE,
     ENDS,
     ENDS_READ,
-    FAILED,
     GENERATION,
     HEAD,
     HEADER,
@@ -34,18 +33,12 @@ from .layout import (
     LOST,
     POSITION,
     RELEASED,
-    ROOM_WANTED,
     RUN,
     SHARE,
-    SINCE,
-    STATE,
-    TAKEN,
-    WAITED,
-    WANTED,
     Layout,
     Place,
 )
-from .lease import Leases, Span, bytes_at
+from .lease import Held, Leases, Span, bytes_at
 from .limits import available
 from .memory import PAGE, Mapping
 from .messages import error_of
@@ -57,26 +50,33 @@ BYTES, TEXTS = msgspec.msgpack.Decoder(list[bytes | None]), msgspec.msgpack.Deco
 
 @dataclass
 class Rows:
-    """`count` rows as arrays; they stay as they are for as long as anybody keeps one of them."""
+    """`count` rows as arrays; they stay as they are for as long as anybody keeps one of them.
+
+    `point`: `_next` and `_skip` of the last of them, where the reader is `brief`: these and `_count` are no fields then.
+    """
 
     count: int
     fields: dict[str, Any]
     lease: Any
+    point: tuple[int, int] | None = None
 
 
 class RowReader:
     """Reads rows in order. For one thread."""
 
     def __init__(self, attachment: Attachment, layout: Layout, *, writable: bool, budget: int | None = None,
-                 when_slow: str = "wait"):
+                 when_slow: str = "wait", number: int = 0):
         """`writable`: arrays may be written to, which nobody else sees. `budget`: bytes of kept batches moved aside.
 
         `when_slow`: unless it is "wait" the producer may write over rows that this reader holds, so it hands out copies.
+        `number`: what the producer calls it.
         """
+        self.number = number
         self.attachment, self.layout, self.read_only = attachment, layout, not writable
         self.copies, self.may_lose = when_slow != "wait", when_slow == "skip"
         self.most = layout.capacity // SHARE
         self.exact = True                                 # else `take` gives what is there, at most about A_BITE
+        self.brief = False                                # leave out what nobody asks of plain batches, see Rows.point
         fd = attachment.ring_fd
         self.header = Mapping(fd, 0, HEADER, double=False, write=False)
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
@@ -85,6 +85,7 @@ class RowReader:
         self.tables = {p.name: Mapping(fd, p.offset, p.size, double=True, write=False) for p in layout.places if p.ragged}
         self.points = [Mapping(fd, p.offset, p.size, double=True, write=False)
                        for p in layout.places if p.name in ("_next", "_skip")]
+        self.point_words = [(ctypes.c_int64 * (m.size // 8)).from_address(m.address) for m in self.points]
         parts = [(p.heap_offset, p.heap) if p.ragged else (p.offset, p.size) for p in layout.places]
         if budget is None:
             budget = max(layout.total, available().free // 4)
@@ -145,11 +146,9 @@ class RowReader:
                 break
         self.rows += rows.count
         self.position += count
-        self._store(TAKEN, self.rows)
-        if rows.lease is None:
+        self.atomics.took(self.control_at, self.position, self.rows)
+        if rows.lease is None:                            # else it holds its rows: none are free yet
             self.release()
-        else:                                             # which holds its rows: none are free yet
-            self._store(POSITION, self.position)
         return rows
 
     def skip(self, n: int) -> tuple[int, int, int] | None:
@@ -194,8 +193,8 @@ class RowReader:
         self.release()
 
     def _point(self, row: int) -> tuple[int, int]:
-        points = self._points(row, 1)
-        return int(points[0][0]), int(points[1][0])
+        nexts, skips = self.point_words
+        return nexts[row % len(nexts)], skips[row % len(skips)]
 
     def _points(self, row: int, count: int) -> list[np.ndarray]:
         """`_next` and `_skip` of rows."""
@@ -227,7 +226,7 @@ class RowReader:
                 fields[name].flags.writeable = not self.read_only
             else:
                 fields[name] = [v for part in values for v in part]
-        return Rows(done, fields, None)
+        return Rows(done, fields, None, rows.point)
 
     @staticmethod
     def _kept(value: Any) -> Any:
@@ -253,6 +252,9 @@ class RowReader:
 
     def _ready(self, n: int, exact: bool) -> int | None:
         """How many rows can be had now; None: wait."""
+        there = self.atomics.there(self.header_at, self.run, self.ends) - self.position
+        if 0 <= there <= self.layout.capacity:            # the usual case: within an epoch
+            return n if n <= there else None if exact or there == 0 else there
         count = self._load(ENDS)                          # before the head: rows of an epoch come before its end
         head = self._load(HEAD)
         if self._load(RUN) != self.run:                   # after the head: a new run says so before it moves the head
@@ -273,15 +275,15 @@ class RowReader:
     def _wait(self, n: int, exact: bool) -> int:
         """Sleep until rows are there. What is wanted is stored before looking again, so no signal is lost."""
         started = time.monotonic_ns()
-        self._store(SINCE, started)
         try:
             while True:
-                self._store(WANTED, self.position + (n if exact else 1))
+                self.atomics.sleeps(self.control_at, self.position + (n if exact else 1), started)
                 count = self._ready(n, exact)
                 if count is not None:
                     return count
-                self._check(n, exact)
-                if self._load(HEAP_WANTED):               # the byte ring is full: keep nothing of it
+                if self.attachment.news or self._load(RUN) != self.run:
+                    self._check(n, exact)
+                if self.tables and self._load(HEAP_WANTED):   # the byte ring is full: keep nothing of it
                     self.leases.reclaim()
                     while (held := self.leases.blocking()) is not None:
                         self.leases.move_aside(held)
@@ -289,17 +291,15 @@ class RowReader:
                     os.eventfd_write(self.attachment.heap_fd, 1)
                 self.attachment.sleep()
         finally:
-            self._store(WANTED, 0)
-            self._store(SINCE, 0)
             self.waited += (time.monotonic_ns() - started) / 1e9
-            self._store(WAITED, int(1e9 * self.waited))
+            self.atomics.wakes(self.control_at, int(1e9 * self.waited))
 
     def _check(self, n: int, exact: bool) -> None:
         """Raise what ended the producer, unless the rows came in just before."""
         attachment = self.attachment
         attachment.pump()
         failed, anew = attachment.failure, self._load(RUN) != self.run
-        if failed is None and attachment.gone is None and not anew and self._load(STATE) != FAILED:
+        if failed is None and attachment.gone is None and not anew:
             return
         if self._ready(n, exact) is not None:
             return
@@ -332,24 +332,24 @@ class RowReader:
 
     def release(self) -> None:
         """Tell the producer which rows are free, moving old batches aside where they take half of the ring."""
-        self.leases.reclaim()
-        while self._pressed() and (held := self.leases.blocking()) is not None:
-            self.leases.move_aside(held)
-        oldest = self.leases.oldest(self.position)
-        self._store(POSITION, self.position)
-        self._store(RELEASED, oldest)
-        attachment, wanted = self.attachment, self._load(ROOM_WANTED)
-        if wanted and oldest >= wanted:
-            os.eventfd_write(attachment.room_fd, 1)
-        if self._load(HEAP_WANTED):
-            os.eventfd_write(attachment.heap_fd, 1)
+        leases, oldest = self.leases, self.position
+        if leases.live:
+            leases.reclaim()
+            while (held := leases.blocking()) is not None and self._pressed(held):
+                leases.move_aside(held)
+            oldest = leases.oldest(oldest)
+        due = self.atomics.publish(self.header_at, self.control_at, self.position, oldest, self.number)
+        if due & WAKE_ROOM:
+            os.eventfd_write(self.attachment.room_fd, 1)
+        if due & WAKE_HEAP:
+            os.eventfd_write(self.attachment.heap_fd, 1)
 
-    def _pressed(self) -> bool:
-        held = self.leases.blocking()
-        if held is None:
-            return False
+    def _pressed(self, held: Held) -> bool:
+        """Does the oldest batch hold back more of the ring than may be?"""
         if self.position - held.start > self.layout.capacity // 2:
             return True
+        if not self.tables:
+            return False
         last = self.leases.live[-1]
         return any(last.marks[part] - start > self.layout.places[part].heap // 2
                    for part, start in held.marks.items() if self.layout.places[part].ragged and part in last.marks)
@@ -368,9 +368,9 @@ class RowReader:
     def _rows(self, count: int) -> Rows:
         """Arrays over the next rows: large ones are the ring's own memory, small ones copies."""
         if self.even is not None:
-            made, lease = self.even.take(self.leases, self.position, count)
+            made, lease = self.even.take(self.leases, self.position, count, self.brief)
             self.bytes += count * self.even.row_bytes
-            return Rows(count, made, lease)
+            return Rows(count, made, lease, self._point(self.position + count - 1) if self.brief else None)
         entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
         large: list[Span] = []
         fields: dict[str, Any] = {}

@@ -40,6 +40,8 @@ class Attachment:
         self.generation = 0
         self.length: int | None = None
         self.data_fd = self.room_fd = self.heap_fd = self.ring_fd = -1
+        self.news = True                                  # a message may be there, or why the producer has ended
+        self._poll: select.poll | None = None
 
     def open(self, message: Message) -> Layout:
         """Ask for a ring; its layout is checked. Raises DataError."""
@@ -54,6 +56,7 @@ class Attachment:
         try:
             check_layout(layout)
             self.ring_fd, self.data_fd, self.room_fd, self.heap_fd = self.channel.take_fds(4)
+            self._poll = None
             check_received(self.ring_fd, layout.total)
         except (Gone, ValueError, OSError) as error:
             raise gone_error(str(error)) from error
@@ -121,17 +124,25 @@ class Attachment:
 
     def sleep(self, seconds: float | None = None) -> None:
         """Until rows are signalled, a message comes or the producer leaves."""
+        if self._poll is None:
+            self._poll = self._polled()
+        for fd, _ in self._poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
+            if fd != self.data_fd:
+                self.news = True
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+
+    def _polled(self) -> select.poll:
         poll = select.poll()
         for fd in (self.data_fd, self.channel.fileno(), self.pidfd):
             if fd is not None and fd >= 0:
                 poll.register(fd, select.POLLIN)
-        poll.poll(None if seconds is None else max(1, int(seconds * 1000)))
-        if self.data_fd >= 0:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self.data_fd)
+        return poll
 
     def pump(self) -> None:
         """Read the messages that are there."""
+        self.news = False
         try:
             while self.gone is None and (message := self.channel.receive()) is not None:
                 if not isinstance(message, Failed):
@@ -143,6 +154,7 @@ class Attachment:
             self.gone = str(error)
         if self.gone is None and self.pidfd is not None and select.select([self.pidfd], [], [], 0)[0]:
             self.gone = "its process has ended"
+        self.news = self.gone is not None or self.failure is not None
 
     def end(self, seconds: float = 5.0) -> DataError:
         """Why the producer has done with this consumer: what it says of it, which may be on its way."""
@@ -153,6 +165,7 @@ class Attachment:
         return error_of(self.failure) if self.failure is not None else gone_error(self.gone or "this consumer was detached")
 
     def close(self) -> None:
+        self._poll = None
         self.channel.close()
         for fd in (self.control_fd, self.data_fd, self.room_fd, self.heap_fd, self.ring_fd):
             if fd >= 0:

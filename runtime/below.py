@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +39,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Where to resume after a batch; `records` were delivered by it. Where `Below.replays`, `skip` counts batches.
 
     `part`: that many micro-batches were delivered of the batch that begins here. `ids` u64[records]: the records' ids,
@@ -68,11 +66,22 @@ class Below:
         self.first = Later(plan, plan.below[0], kernels, allow_extern, values)
         self.later = [Later(plan, s, kernels, allow_extern, values) for s in plan.below[1:]]
         self.stacks = self._stacks_views()
+        self.handed = self._handed() if self.stacks else None
         # What batches of like length hold back, and what `take` has counted, can't be told from a position.
         self.replays = any(s.takes or s.orders or s.start.options.get("edges") for s in plan.below)
 
     def _stacks_views(self) -> bool:
         return one_by_one(self.plan, self._at_once) is None
+
+    def _handed(self) -> dict[str, str] | None:
+        """Field → column of the ring, where lines below `share` do nothing but make batches; else None."""
+        segments = (self.first, *self.later)
+        if not all(s.identity and s.sampler is None for s in segments):
+            return None
+        columns = {c.name: c.name for c in self.plan.rows}
+        for segment in segments:
+            columns = {name: columns[slot.removeprefix("field.")] for name, slot in segment.segment.program.outputs}
+        return columns
 
     def _at_once(self, step: Step, slots: Mapping[str, Slot]) -> bool:
         """Does it suit all records of a batch together?"""
@@ -113,8 +122,12 @@ class Below:
         while (rows := reader.take(n)) is not None:
             if rows.count < n and whole:
                 continue
-            progress = Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count,
-                                ids=rows.fields["_id"], valid=rows.fields.get("_valid"))
+            columns = rows.fields
+            point = getattr(rows, "point", None) or (int(columns["_next"][-1]), int(columns["_skip"][-1]))
+            progress = Progress(*point, rows.count, 0, columns["_id"], columns.get("_valid"))
+            if self.handed is not None:
+                yield {name: columns[column] for name, column in self.handed.items()}, progress
+                continue
             fields = self._record_program(rows)
             row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip, rows.count)
             for later in self.later:

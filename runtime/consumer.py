@@ -46,7 +46,9 @@ class Consumer:
     its released row is the place itself.
     """
 
-    def __init__(self, control: int, data_fd: int, when_slow: str = "wait"):
+    def __init__(self, control: int, data_fd: int, when_slow: str = "wait", number: int = 0):
+        """`number`: what its reader goes by in HOLDER."""
+        self.number = number
         self.page = Memory(control, 0, PAGE, double=False, write=False)
         self.data_fd, self.when_slow = os.dup(data_fd), when_slow   # its own: engine threads may signal when others close
         self.released = self.ends = self.generation = 0

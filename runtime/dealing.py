@@ -5,7 +5,7 @@ Around them `Group`, what a loader that is a rank does differently.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -287,9 +287,9 @@ def parts(batches: Iterator[tuple[dict[str, Any], Progress]], count: int, done: 
             some = {name: value[cuts[k]:cuts[k + 1]] for name, value in fields.items()}
             inside = slice(cuts[k], cuts[k + 1])
             last = k == count - 1
-            yield some, replace(progress, part=0 if last else k + 1, records=cuts[k + 1] - cuts[k],
-                                next=progress.next if last else start[0], skip=progress.skip if last else start[1],
-                                ids=_cut(progress.ids, inside), valid=_cut(progress.valid, inside))
+            yield some, progress._replace(
+                part=0 if last else k + 1, records=cuts[k + 1] - cuts[k], next=progress.next if last else start[0],
+                skip=progress.skip if last else start[1], ids=_cut(progress.ids, inside), valid=_cut(progress.valid, inside))
         done, start = 0, (progress.next, progress.skip)
 
 

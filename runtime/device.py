@@ -37,6 +37,7 @@ class OnDevice(Below):
         begin, _ = begins(plan, place or {})
         self.kernels = {k.name: k for k in plan.device}
         super().__init__(plan, kernels, params, allow_extern)
+        self.handed = None                              # they are uploaded
         self.device = device
         self.landings = [Landing(device) for _ in range(TURNS)]
         self.landing: Landing | None = None             # of the batch that is being made

@@ -15,6 +15,8 @@ from .layout import Place
 from .lease import Lease, Leases, Span, bytes_at
 from .memory import Mapping
 
+LEFT_OUT = ("_next", "_skip", "_count")   # where the reader is brief
+
 
 class Piece(NamedTuple):
     """One column of a batch: its byte ring, bytes of a row and of all rows, and how they are seen."""
@@ -50,24 +52,27 @@ class EvenRows:
         """`share_from`: arrays of so many bytes lie over the ring, None: none do."""
         self.places, self.plain, self.share_from, self.read_only = places, plain, share_from, read_only
         self.row_bytes = sum(p.row_bytes for p in places)
-        self.names: dict[str, Any] = {p.name: None for p in places}   # fields keep the columns' order
-        self.count = 0
+        self.names: dict[str, Any] = {}
+        self.planned = (0, False)
         self.large: list[Piece] = []
         self.small: list[Piece] = []
 
-    def _plan(self, count: int) -> None:
-        self.count, self.large, self.small = count, [], []
+    def _plan(self, count: int, brief: bool) -> None:
+        self.planned, self.names, self.large, self.small = (count, brief), {}, [], []
         for part, place in enumerate(self.places):
+            if brief and place.name in LEFT_OUT:
+                continue
+            self.names[place.name] = None                 # fields keep the columns' order
             size = count * place.row_bytes
             shape = (count, *(int(d or 0) for d in place.dims))
             shared = self.share_from is not None and size >= self.share_from
             piece = Piece(part, place.name, place.row_bytes, size, DTYPES[place.dtype], shape)
             (self.large if shared else self.small).append(piece)
 
-    def take(self, leases: Leases, position: int, count: int) -> tuple[dict[str, Any], Lease | None]:
-        """The rows from `position` on, and what keeps them in the ring where some arrays lie in it."""
-        if count != self.count:
-            self._plan(count)
+    def take(self, leases: Leases, position: int, count: int, brief: bool) -> tuple[dict[str, Any], Lease | None]:
+        """The rows from `position` on, and what keeps them in the ring where some arrays lie in it. `brief`: see Rows.point."""
+        if self.planned != (count, brief):
+            self._plan(count, brief)
         fields, lease = self.names.copy(), None
         if self.large:
             spans = [Span(part, position * row_bytes, size) for part, _, row_bytes, size, _, _ in self.large]

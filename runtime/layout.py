@@ -15,9 +15,9 @@ from .memory import PAGE, pages
 from .plan import Column
 
 WORD = 64                              # each counter has a cache line of its own
-# In the header, written by the producer. INTACT: rows before it may be overwritten. RUN: how often it began anew.
-HEAD, STATE, ENDS, ROOM_WANTED, HEAP_WANTED, INTACT, RUN = range(0, 7 * WORD, WORD)
-RUNNING, FAILED = 0, 1                 # values of STATE
+# In the header, written by the producer. INTACT: rows before it may be overwritten. RUN: how often it began anew. HOLDER: the
+# number of the reader that wakes the producer when it passes ROOM_WANTED, 0: any.
+HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, INTACT, RUN, HOLDER = range(0, 7 * WORD, WORD)
 END_TABLE = PAGE                       # (epoch, row it ends before), by number of the end mod END_COUNT
 END_COUNT = 256
 HEADER = END_TABLE + pages(END_COUNT * 16)

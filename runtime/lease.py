@@ -45,17 +45,28 @@ class Window:
 
 
 class Held:
-    """The bookkeeping of one batch: rows `start` to `stop`, and the pages its arrays lie on."""
+    """The bookkeeping of one batch: rows `start` to `stop`, and the bytes its arrays lie on."""
 
-    __slots__ = ("bytes", "ended", "faults", "marks", "moved", "pages", "start", "stop", "window")
+    __slots__ = ("ended", "faults", "moved", "spans", "start", "stop", "window")
 
-    def __init__(self, window: Window, start: int, stop: int, spans: Sequence[Span]):
-        self.window, self.start, self.stop = window, start, stop
-        self.pages = [window.pages(span) for span in spans]
-        self.marks = {span.part: span.position for span in spans}
-        self.bytes = sum(end - first for first, end in self.pages)
+    def __init__(self, window: Window, start: int, stop: int, spans: Sequence[Span], seen: int):
+        """`seen`: page faults before anybody can have written to it, where that can be."""
+        self.window, self.start, self.stop, self.spans, self.faults = window, start, stop, spans, seen
         self.moved = self.ended = False
-        self.faults = faults()                            # before anybody can have written to it
+
+    @property
+    def pages(self) -> list[tuple[int, int]]:
+        """(first page's address, end of the last page) of each span."""
+        return [self.window.pages(span) for span in self.spans]
+
+    @property
+    def marks(self) -> dict[int, int]:
+        """The first position in each byte ring."""
+        return {span.part: span.position for span in self.spans}
+
+    @property
+    def bytes(self) -> int:
+        return sum(end - first for first, end in self.pages)
 
     def covers(self, page: int) -> bool:
         return any(first <= page < end for first, end in self.pages)
@@ -113,6 +124,8 @@ class Leases:
 
     def window(self, spans: Sequence[Span]) -> Window:
         """A window in which all these bytes are the ring's own."""
+        if not self.private and not self.writable:        # nobody has private copies
+            return self.windows[0]
         for window in self.windows:
             if all(self._clean(window, *window.pages(span)) for span in spans if span.size):
                 return window
@@ -129,16 +142,16 @@ class Leases:
         return True
 
     def hold(self, window: Window, start: int, stop: int, spans: Sequence[Span]) -> Lease:
-        held = Held(window, start, stop, spans)
+        held = Held(window, start, stop, spans, faults() if self.writable else 0)
         self.live.append(held)
         window.held.append(held)
         return Lease(held)
 
     def reclaim(self) -> None:
         """Forget leases that ended, and the private copies of their pages."""
-        if not any(held.ended for held in self.live):
-            return
         ended = [held for held in self.live if held.ended]
+        if not ended:
+            return
         self.live = [held for held in self.live if not held.ended]
         for held in ended:
             held.window.held.remove(held)
@@ -167,11 +180,17 @@ class Leases:
 
     def blocking(self) -> Held | None:
         """The oldest batch whose rows can't be used again yet."""
-        return next((held for held in self.live if not held.moved and not held.ended), None)
+        for held in self.live:
+            if not held.moved and not held.ended:
+                return held
+        return None
 
     def oldest(self, position: int) -> int:
         """The row before which the ring may be used again; the next to be read is `position`."""
-        return next((held.start for held in self.live if not held.moved), position)
+        for held in self.live:
+            if not held.moved:
+                return held.start
+        return position
 
     def move_aside(self, held: Held) -> None:
         """Give a batch private copies of its pages, where they are. Raises E0808 past the budget.

@@ -76,6 +76,7 @@ class Loader:
         importing = imports(as_)
         self._names = _chosen(plan, fields)
         self.batch_type = _batch_type(plan, self._names)
+        self._beside = [name for name in ("ids", "valid") if name not in self.batch_type._fields]
         self._memory = None if memory is None else parse_size(memory)
         options = {"threads": self.threads, "allow_extern": allow_extern, "processes": workers == "process"}
         options |= self._group.options if self._group is not None else {}
@@ -122,12 +123,13 @@ class Loader:
         self._coming = None
         epoch = self._epoch
         made: list[Any] = []                              # the loop holds its batch, we don't
+        kind, names, convert, pid = self.batch_type, self._names, self._convert, self._box.pid
         try:
             started = time.perf_counter()
             for fields, progress in self._read(there):
-                made.append(self.batch_type(*(self._convert(fields[name]) for name in self._names)))
+                made.append(kind(*[convert(fields[name]) for name in names]))
                 del fields
-                self._next, self._skip, self._part = progress.next, progress.skip, getattr(progress, "part", 0)
+                self._next, self._skip, self._part = progress.next, progress.skip, progress.part
                 self._tell(made[0], progress)
                 if self._weighs and self._version_of != epoch:
                     self._note_version(epoch)
@@ -136,8 +138,8 @@ class Loader:
                 self._seconds += now - started            # with the loop's own time since the last batch
                 started = now
                 yield made.pop()
-                self._usable()
-                if self._turn is not turn:
+                if self._turn is not turn or os.getpid() != pid:
+                    self._usable()
                     raise RuntimeError("this iteration has ended: another one over the same loader has begun since")
         except DataError as error:
             self._begun = False                           # the next iteration goes on here
@@ -186,11 +188,10 @@ class Loader:
 
     def _tell(self, batch: Any, progress: Any) -> None:
         """`batch.ids` and `batch.valid`, where fields of these names don't stand there."""
-        self.ids, valid = getattr(progress, "ids", None), getattr(progress, "valid", None)
+        self.ids, valid = progress.ids, progress.valid
         self.valid = None if valid is None else self._convert(valid)
-        for name in ("ids", "valid"):
-            if name not in self.batch_type._fields:
-                setattr(batch, name, getattr(self, name))
+        for name in self._beside:
+            setattr(batch, name, self.ids if name == "ids" else self.valid)
 
     def _read(self, there: bool) -> Iterator[Any]:
         """The rest of the epoch, with a larger ring where values turn out too long for the one there is."""
@@ -198,8 +199,9 @@ class Loader:
         while True:
             try:
                 reader = self._box.reader_at(*self.place(), there)
-                reader.exact = getattr(self._below, "stacks", True)
                 group, part, start = self._group, self._part, (self._next, self._skip)
+                reader.exact = getattr(self._below, "stacks", True)
+                reader.brief = group is None and getattr(self._below, "handed", None) is not None
                 dealt = reader if group is None else group.reader(reader, self.place()[1], self._box.length)
                 batches = self._below.batches(self._epoch, dealt)
                 batches = itertools.islice(batches, self._skip, None) if self.replays else batches

@@ -21,6 +21,7 @@ LARGEST = 64 << 20                     # bytes of one message: a plan carries th
 MOST_FDS = 8
 SEND_SECONDS = 30
 CLOSE_ON_EXEC = 0x40000000             # MSG_CMSG_CLOEXEC
+AT_ONCE = CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 
 
 class Gone(Exception):
@@ -256,7 +257,8 @@ class Channel:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             sent = self.sock.sendmsg([data], rights)
-            self.sock.sendall(memoryview(data)[sent:])
+            if sent < len(data):                          # else it may have been read, and have ended the connection
+                self.sock.sendall(memoryview(data)[sent:])
         except OSError as error:
             raise Gone(f"it has left: {error}") from error
 
@@ -272,8 +274,7 @@ class Channel:
     def _fill(self, wait: bool) -> bool:
         room = socket.CMSG_SPACE(MOST_FDS * 4)
         try:
-            flags = CLOSE_ON_EXEC | (0 if wait else socket.MSG_DONTWAIT)
-            data, rights, _, _ = self.sock.recvmsg(1 << 16, room, flags)
+            data, rights, _, _ = self.sock.recvmsg(1 << 16, room, CLOSE_ON_EXEC if wait else AT_ONCE)
         except BlockingIOError:
             return False
         except OSError as error:

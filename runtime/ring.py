@@ -27,16 +27,14 @@ from .layout import (
     END_COUNT,
     END_TABLE,
     ENDS,
-    FAILED,
     HEAD,
     HEADER,
     HEAP_WANTED,
+    HOLDER,
     INTACT,
     ROOM_WANTED,
     RUN,
-    RUNNING,
     SHARE,
-    STATE,
     Layout,
     Place,
 )
@@ -250,7 +248,6 @@ class Writer:
                 if consumer in self.consumers:            # it may have left
                     consumer.place(self.began[-1])
             atomics().store(self.header.address + RUN, self.runs)
-            atomics().store(self.header.address + STATE, RUNNING)
         self._publish(self.tail)
         return Run(self)
 
@@ -260,7 +257,7 @@ class Writer:
                 return self.tail + rows - self.least() <= self._span(rows)
 
             while True:
-                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows)):
+                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows), self._held):
                     return None
                 with self.lock:                           # somebody may have joined at an older row
                     if not fits():
@@ -330,7 +327,6 @@ class Writer:
 
     def fail(self) -> None:
         """Rows end here; the reason is on the socket."""
-        atomics().store(self.header.address + STATE, FAILED)
         self._signal(always=True)
 
     def close(self) -> None:
@@ -343,8 +339,11 @@ class Writer:
     # -- waiting
 
     def _wait(self, run: Run, fd: int, word: int, ready: Callable[[], bool], wanted: Callable[[], int],
-              blocked: Callable[[], None] | None = None) -> bool:
-        """Sleep until `ready`; False when stopped. Consumers signal `fd` when they pass the row `wanted()`."""
+              blocked: Callable[[int], bool] | None = None) -> bool:
+        """Sleep until `ready`; False when stopped. Consumers signal `fd` when they pass the row `wanted()`.
+
+        `blocked(row)`: somebody will; else look again.
+        """
         if run.stopped or ready():
             return not run.stopped
         store, address = atomics().store, self.header.address + word
@@ -354,11 +353,12 @@ class Writer:
         started = time.monotonic()
         try:
             while not run.stopped:
-                store(address, max(1, wanted()))
+                goal = max(1, wanted())
+                store(address, goal)
                 if ready():
                     return True
-                if blocked is not None:
-                    blocked()
+                if blocked is not None and not blocked(goal):
+                    continue
                 again = self._look_again()
                 slept = time.monotonic()
                 poll.poll(again)
@@ -370,6 +370,13 @@ class Writer:
         finally:
             store(address, 0)
             self.waited += time.monotonic() - started
+
+    def _held(self, goal: int) -> bool:
+        """Have one of those who hold the producer back wake it, not each of them in turn."""
+        holder = next((c for c in self.consumers if c.active and c.released == self.floor and c.when_slow != "skip"), None)
+        atomics().store(self.header.address + HOLDER, 0 if holder is None else holder.number)
+        least = self.least()                              # it may have passed before it could know
+        return (least if holder is None else holder.released) < goal
 
     def _look_again(self) -> float:
         """Milliseconds to sleep at most; sends away who may be dropped and has held the producer back for too long."""
@@ -466,7 +473,7 @@ class Writer:
         def fits() -> bool:
             return self.heap_tail[place.name] + size - int(self._heap_start(place)) <= self.heaps[place.name].size
 
-        def blocked() -> None:
+        def blocked(goal: int) -> bool:
             """Whoever holds the oldest row and waits for more than fits will wait for ever."""
             least = self.least()
             for consumer in self.consumers:
@@ -476,6 +483,7 @@ class Writer:
                         raise error
                     self.leave(consumer)
                     self.leaves(consumer, error)
+            return True
 
         for consumer in self.consumers:                   # it may have to move old batches aside
             consumer.signal()

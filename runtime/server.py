@@ -260,7 +260,7 @@ class Server:
             check_received(control, PAGE)
             data = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             try:
-                consumer = Consumer(control, data, message.when_slow)
+                consumer = Consumer(control, data, message.when_slow, client.number)
                 consumer.rest()
                 client.channel.send(Welcome(self.numbers + 1, self.layout, self.encoded, self.given, self.run_name, self.length,
                                             self.settings.epochs), (self.ring_fd, data, self.room_fd, self.heap_fd))

@@ -181,7 +181,8 @@ class Shared(Link):
         try:
             welcome = self.attachment.attach(Attach(VERSION, self.label, self.when_slow))
             self.layout, self.length = welcome.layout, welcome.length
-            self.reader = RowReader(self.attachment, welcome.layout, writable=self.writable, when_slow=self.when_slow)
+            self.reader = RowReader(self.attachment, welcome.layout, writable=self.writable, when_slow=self.when_slow,
+                                    number=welcome.member)
         except BaseException:
             self.leave()
             raise

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from pipec.runtime.below import Progress
 from pipec.runtime.blocks import view
 from pipec.runtime.errors import DataError, Where
 from pipec.runtime.loader import Loader
@@ -81,13 +81,6 @@ class Engine:
             self.stats.records += count
             at += count
         sink.end_epoch(epoch)
-
-
-@dataclass
-class Progress:
-    next: int
-    skip: int
-    records: int
 
 
 class Below:

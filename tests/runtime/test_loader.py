@@ -346,6 +346,7 @@ def test_random_bytes_from_the_producer(seed):
         next(iterator)
         junk = random.Random(seed).randbytes(50)
         loader._box.attachment.channel.buffer += len(junk).to_bytes(4, "little") + junk
+        loader._box.attachment.news = True
         with pytest.raises(DataError, match="E0807"):
             list(iterator)
 
@@ -357,7 +358,7 @@ def test_broken_control_page():
         next(iterator)
         reader = loader._box.reader
         reader._store(0, 1 << 50)
-        reader._store = lambda *_: None
+        reader.atomics = reader.atomics._replace(publish=lambda *_: 0)
         os.eventfd_write(loader._box.attachment.room_fd, 1)
         with pytest.raises(DataError, match="E0807"):
             list(iterator)

@@ -207,7 +207,7 @@ def test_byte_ring_too_small_for_a_batch_is_an_error_not_a_hang():
 
             def leave():                                  # when the writer has seen that it can't go on
                 until(lambda: pair.problem)
-                pair.attachment.gone = "test"
+                pair.attachment.gone, pair.attachment.news = "test", True
                 os.eventfd_write(pair.attachment.data_fd, 1)
 
             threading.Thread(target=leave).start()
