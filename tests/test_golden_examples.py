@@ -18,6 +18,7 @@ from pipec.compiler.emit_numba import kernel_text, walk
 from pipec.compiler.graph import Node
 from pipec.compiler.graph import walk as nodes
 from pipec.compiler.graphtext import parse_graph, print_graph
+from pipec.compiler.inward import inward
 from pipec.runtime import plan as plans
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +86,7 @@ def made(path: Path) -> str:
         for kernel in compiled.kernels:
             kinds = Counter(type(s).__name__.lower() for s in walk(kernel.body))
             count = ", ".join(f"{c} {k}" for k, c in sorted(kinds.items(), key=lambda k: (-k[1], k[0])))
-            out.append(f"numba {kernel.name} {digest(kernel_text(kernel))}: {count}")
+            out.append(f"numba {kernel.name} {digest(kernel_text(inward(kernel)))}: {count}")
     return "\n".join(out) + "\n"
 
 
