@@ -264,7 +264,7 @@ def test_a_server_and_six_loops(folder):
     assert server.growth() < ALLOWED and steady.growth() < ALLOWED
     assert all(fds <= at_first + 3 * (members + LOOPS) for fds, members in zip(server.fds, server.members, strict=True))
     until = time.monotonic() + 20
-    while (report := rendezvous.look("soak")).members or fds(process.pid) > at_first:
+    while (report := rendezvous.look("soak")).members or fds(process.pid) > at_first + 2:   # our look's own, and the last run's
         assert time.monotonic() < until, (report.members, fds(process.pid), at_first)
         time.sleep(0.1)
     process.terminate()
