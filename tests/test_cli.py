@@ -23,7 +23,7 @@ PHOTOS = str(EXAMPLES / "photos.pipe")
 
 
 @pytest.fixture
-def pipec(tmp_path, monkeypatch, capfd):
+def pipec(tmp_path, monkeypatch, capfd, in_threads):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
