@@ -93,14 +93,41 @@ def torch_records(workload: str, threads: int) -> Epochs:
     return lambda _: loader
 
 
+def ffcv_cifar(workload: str, threads: int) -> Epochs:
+    """W4 by FFCV, from a file of its own with raw pixels."""
+    import numpy as np
+    import torch
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.basics import IntDecoder
+    from ffcv.fields.rgb_image import SimpleRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, RandomTranslate, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+
+    torch.set_num_threads(1)
+    path, loaded = data.FOLDER / "cifar.beton", np.load(data.FOLDER / "cifar10.npz")
+    if not path.exists():
+        fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
+        pairs = list(zip(loaded["x_train"], loaded["y_train"].tolist(), strict=True))
+        DatasetWriter(str(path), fields, num_workers=threads).from_indexed_dataset(pairs)
+    gap = tuple(int(m) for m in CIFAR_MEAN)
+    steps = [SimpleRGBImageDecoder(), RandomHorizontalFlip(), RandomTranslate(4, fill=gap),
+             NormalizeImage(np.array(CIFAR_MEAN), np.array(CIFAR_STD), np.float16), ToTensor(),
+             ToTorchImage(channels_last=False)]
+    loader = Loader(str(path), batch_size=BATCH[workload], num_workers=threads, order=OrderOption.RANDOM, os_cache=True,
+                    drop_last=True, pipelines={"image": steps, "label": [IntDecoder(), ToTensor()]})
+    return lambda _: loader
+
+
 BATCH: dict[str, int] = {**image_peers.BATCH, "W4": 512}
 PREPARE: dict[str, Callable[[], Any]] = {
     "W1": data.images, "W1u8": data.images, "W2": data.images, "W3": data.large, "W3full": data.large, "W4": data.cifar}
 DIFFERS: dict[str, dict[str, str]] = {workload: image_peers.DIFFERS for workload in image_peers.BATCH}
+DIFFERS["W4"] = {"ffcv": "reads a file of its own, raw pixels; the mean colour beyond the edges"}
 MODULE: dict[str, str] = {**image_peers.MODULE, "torch-batched": "torch", "torch-records": "torch"}
 PEERS: dict[str, dict[str, Callable[[str, int], Epochs]]] = {
     **{workload: {"pipec": ours, **image_peers.PEERS} for workload in image_peers.BATCH},
-    "W4": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records},
+    "W4": {"pipec": ours, "torch-batched": torch_batched, "torch-records": torch_records, "ffcv": ffcv_cifar},
 }
 for _name in MORE:
     if importlib.util.find_spec(f"{__package__}.{_name}") is not None:
