@@ -201,9 +201,9 @@ class RowReader:
         return [view(m.address + row * 8 % m.size, (count,), np.dtype(np.int64)) for m in self.points]
 
     def _gathered(self, n: int) -> Rows | None:
-        """More rows at once than a part of the ring holds: copies."""
+        """More rows at once than a part of the ring holds: copies. Who is overtaken in between begins anew after the gap."""
         pieces: list[Rows] = []
-        done = 0
+        done, lost = 0, self.lost
         while done < n:
             asked = min(self.most, n - done)
             if pieces:                                    # whose None would be the epoch's
@@ -212,10 +212,11 @@ class RowReader:
                     break
             rows = self.take(asked)
             if rows is None:
-                if pieces:                                # overtaken up to the epoch's end: nobody gets these either
-                    self.rows, self.lost = self.rows - done, self.lost + done
-                    self._store(LOST, self.lost)
+                self._leave_out(done)                     # overtaken up to the epoch's end: nobody gets these either
                 return None
+            if self.lost != lost:
+                self._leave_out(done)
+                pieces, done, lost = [], 0, self.lost
             pieces.append(Rows(rows.count, {k: self._kept(v) for k, v in rows.fields.items()}, None))
             done += rows.count
         fields: dict[str, Any] = {}
@@ -227,6 +228,12 @@ class RowReader:
             else:
                 fields[name] = [v for part in values for v in part]
         return Rows(done, fields, None, rows.point)
+
+    def _leave_out(self, count: int) -> None:
+        """Rows that were taken and nobody gets."""
+        if count:
+            self.rows, self.lost = self.rows - count, self.lost + count
+            self._store(LOST, self.lost)
 
     @staticmethod
     def _kept(value: Any) -> Any:

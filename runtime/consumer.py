@@ -74,6 +74,9 @@ class Consumer:
     def update(self, stream: Stream) -> None:
         """Read the page again. Positions go up and never past the head, which may have moved on since."""
         load, page = atomics().load, self.page.address
+        released, ends_read = load(page + RELEASED), load(page + ENDS_READ)
+        if (released, ends_read) == (self.released, self.ends):
+            return
         with self.lock:
             if load(page + GENERATION) != self.generation:
                 return

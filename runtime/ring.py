@@ -157,19 +157,19 @@ class Writer:
 
     def _readers(self) -> list[Consumer]:
         """Consumers that read, their pages read anew."""
-        out = []
-        for consumer in self.consumers:
-            if consumer.active:
-                try:
-                    consumer.update(self)
-                except BrokenConsumer as error:
-                    if self.leaves is None:
-                        raise
-                    self.leave(consumer)
-                    self.leaves(consumer, error)
-                    continue
-                out.append(consumer)
-        return out
+        return [consumer for consumer in self.consumers if consumer.active and self._read(consumer)]
+
+    def _read(self, consumer: Consumer) -> bool:
+        """Read its page anew; False: it breaks the rules, and has to go."""
+        try:
+            consumer.update(self)
+        except BrokenConsumer as error:
+            if self.leaves is None:
+                raise
+            self.leave(consumer)
+            self.leaves(consumer, error)
+            return False
+        return True
 
     def least_ends(self) -> int:
         return min((c.ends for c in self._readers() if c.when_slow != "skip"), default=self.ends)
@@ -372,15 +372,19 @@ class Writer:
             self.waited += time.monotonic() - started
 
     def _held(self, goal: int) -> bool:
-        """Have one of those who hold the producer back wake it, not each of them in turn."""
+        """Have one of those who hold the producer back wake it, not each of them in turn.
+
+        For callers that have just asked for the least row."""
         holder = next((c for c in self.consumers if c.active and c.released == self.floor and c.when_slow != "skip"), None)
         atomics().store(self.header.address + HOLDER, 0 if holder is None else holder.number)
-        least = self.least()                              # it may have passed before it could know
-        return (least if holder is None else holder.released) < goal
+        if holder is None:
+            return self.least() < goal
+        self._read(holder)                                # it may have passed before it could know
+        return holder.released < goal
 
     def _look_again(self) -> float:
         """Milliseconds to sleep at most; sends away who may be dropped and has held the producer back for too long."""
-        least, again = self.least(), 1000 * LOOK
+        least, again = self.floor, 1000 * LOOK
         for consumer in self.consumers:
             if consumer.active and consumer.released == least and consumer.when_slow != "skip":
                 seconds = consumer.stalls(least)

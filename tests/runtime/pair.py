@@ -20,7 +20,7 @@ from pipec.runtime.ring import Writer
 class Pair:
     """A writer and its reader, joined without a server."""
 
-    def __init__(self, columns, most=128, memory=None, chunk=16, writable=False, budget=None):
+    def __init__(self, columns, most=128, memory=None, chunk=16, writable=False, budget=None, when_slow="wait"):
         self.layout: Layout = plan_layout(columns, most, memory, chunk)
         near, self.far = socket.socketpair()
         self.attachment = Attachment(Channel(near), None)
@@ -30,8 +30,8 @@ class Pair:
         seal(fd)
         self.attachment.ring_fd, self.attachment.data_fd = fd, data
         self.attachment.room_fd, self.attachment.heap_fd = room, heap
-        self.reader = RowReader(self.attachment, self.layout, writable=writable, budget=budget)
-        self.writer.join(Consumer(self.attachment.control_fd, data))
+        self.reader = RowReader(self.attachment, self.layout, writable=writable, budget=budget, when_slow=when_slow)
+        self.writer.join(Consumer(self.attachment.control_fd, data, when_slow))
         self.sink = self.writer.begin()
         self.reader.place(0, 0)
         self.thread = None

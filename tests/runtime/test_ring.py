@@ -282,3 +282,35 @@ def test_memory_too_small_is_refused_with_figures():
     assert "memory=" in str(caught.value) and "1.0 MB" in str(caught.value)
     with pytest.raises(DataError, match="E0809"):
         plan_layout([Column("image", "u8", (1 << 20,))], 1 << 20, None)
+
+
+def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
+    """Who may lose rows and is overtaken while it gathers a batch begins that batch anew, behind the gap."""
+    columns = [Column("image", "u8", (601,))]
+    with Pair(columns, most=16, chunk=4, when_slow="skip") as pair:
+        pair.writer.least = lambda: pair.writer.head      # nobody is waited for
+        put = iter(range(10_000))
+
+        def write(count):
+            for _ in range(count // 4):
+                room = pair.sink.reserve(4)
+                rows = np.fromiter(put, np.int64, 4)
+                for name, values in (("image", np.zeros((4, 601), np.uint8)), ("_id", rows.astype(np.uint64)),
+                                     ("_next", rows + 1), ("_skip", 0 * rows), ("_count", 0 * rows + 1)):
+                    array(room.address[name], values.shape, values.dtype)[:] = values
+                pair.sink.commit(room, 4)
+
+        write(pair.layout.capacity // 2)
+        keep, pieces = pair.reader._kept, []
+
+        def overtaken(value):
+            if not pieces:                                # after the first piece, once
+                write(2 * pair.layout.capacity)
+            pieces.append(value)
+            return keep(value)
+
+        pair.reader._kept = overtaken
+        n = pair.reader.most + 5
+        got = pair.reader.take(n).fields["_id"].astype(np.int64)
+        assert got.tolist() == list(range(int(got[0]), int(got[0]) + n)) and got[0] > pair.layout.capacity
+        assert pair.reader.lost == got[0] and pair.reader.rows == n
