@@ -59,7 +59,7 @@ def _weights(win: int) -> tuple[Any, Any, Any, Any]:
     angle = 2 * np.pi * (np.outer(n, np.arange(win // 4 + 1)) % win) / win
     window = 0.5 - 0.5 * np.cos(2 * np.pi * n / win)
     window[half] /= 2                                     # its sample is added to itself; sample 0 weighs nothing
-    cosines, sines = (np.float32(f(angle) * window[:, None]) for f in (np.cos, np.sin))
+    cosines, sines = ((f(angle) * window[:, None]).astype(np.float32) for f in (np.cos, np.sin))
     return cosines[2::2].copy(), cosines[1::2].copy(), sines[2::2].copy(), sines[1::2].copy()
 
 
