@@ -14,7 +14,6 @@ from served import consumer, report, serving
 pytestmark = pytest.mark.usefixtures("runtime")
 
 
-@pytest.mark.xfail(strict=True, reason="a batch of several pieces goes on behind the gap")
 def test_a_batch_of_several_pieces_has_no_gap_inside():
     """Batches are larger than what is read at once; between two pieces of the first the stream goes ahead."""
     rows, batch = 1200, 200
