@@ -203,7 +203,7 @@ class RowReader:
     def _gathered(self, n: int) -> Rows | None:
         """More rows at once than a part of the ring holds: copies. Who is overtaken in between begins anew after the gap."""
         pieces: list[Rows] = []
-        done, lost = 0, self.lost
+        done, lost, point = 0, self.lost, None
         while done < n:
             asked = min(self.most, n - done)
             if pieces:                                    # whose None would be the epoch's
@@ -218,7 +218,7 @@ class RowReader:
                 self._leave_out(done)
                 pieces, done, lost = [], 0, self.lost
             pieces.append(Rows(rows.count, {k: self._kept(v) for k, v in rows.fields.items()}, None))
-            done += rows.count
+            done, point = done + rows.count, rows.point
         fields: dict[str, Any] = {}
         for name in pieces[0].fields:
             values = [p.fields[name] for p in pieces]
@@ -227,7 +227,7 @@ class RowReader:
                 fields[name].flags.writeable = not self.read_only
             else:
                 fields[name] = [v for part in values for v in part]
-        return Rows(done, fields, None, rows.point)
+        return Rows(done, fields, None, point)
 
     def _leave_out(self, count: int) -> None:
         """Rows that were taken and nobody gets."""

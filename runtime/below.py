@@ -123,8 +123,8 @@ class Below:
             if rows.count < n and whole:
                 continue
             columns = rows.fields
-            point = getattr(rows, "point", None) or (int(columns["_next"][-1]), int(columns["_skip"][-1]))
-            progress = Progress(*point, rows.count, 0, columns["_id"], columns.get("_valid"))
+            next_, skip = getattr(rows, "point", None) or (int(columns["_next"][-1]), int(columns["_skip"][-1]))
+            progress = Progress(next_, skip, rows.count, 0, columns["_id"], columns.get("_valid"))
             if self.handed is not None:
                 yield {name: columns[column] for name, column in self.handed.items()}, progress
                 continue
