@@ -79,7 +79,8 @@ class Places:
         if asking and busy == "idle":
             self._start(asking)
         elif asking and busy == "running":
-            without = [client for client in asking if not self._give(client)]
+            with self.writer.lock:                        # nobody reads on over the place of who comes after
+                without = [client for client in asking if not self._give(client)]
             if without:
                 self._not_there(without)
         self._say_why()

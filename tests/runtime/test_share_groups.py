@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,17 @@ def test_who_waits_for_others_is_told_for_whom(monkeypatch):
 
 
 @pytest.mark.parametrize("epoch", [0, 40])
-def test_ranks_go_on_together_where_their_states_say(epoch):
-    """Far ahead of the stream, or behind it: nothing in between is made, since nobody else reads."""
+def test_ranks_go_on_together_where_their_states_say(epoch, monkeypatch):
+    """Far ahead of the stream, or behind it: nothing in between is made, since nobody else reads. The first to get its place
+    doesn't read on over that of the second, however long this one's takes."""
+    give = places.Places._give
+
+    def slowly(self, client):
+        given = give(self, client)
+        time.sleep(0.2)
+        return given
+
+    monkeypatch.setattr(places.Places, "_give", slowly)
     rows, batch = 400, 8
     with serving(plan=fakes.plan(rows=rows, width=64), most=8) as server:
         ranks = [consumer(server, batch, rank=(r, 2)) for r in (0, 1)]
