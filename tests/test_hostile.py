@@ -158,7 +158,7 @@ def test_bombs_stay_packed(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "Cache", partial(Cache, str(tmp_path / "kept"), 20 << 20))
     bomb = io.BytesIO()
     with gzip.GzipFile(fileobj=bomb, mode="wb", compresslevel=1) as out:
-        for _ in range(300):
+        for _ in range(100):
             out.write(bytes(1 << 20))
     (tmp_path / "x.tar.gz").write_bytes(bomb.getvalue())
     (tmp_path / "x.csv.gz").write_bytes(bomb.getvalue())
@@ -169,8 +169,8 @@ def test_bombs_stay_packed(tmp_path, monkeypatch):
     assert sum(f.stat().st_size for f in (tmp_path / "kept").iterdir()) < 20 << 20
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (300 << 20,)})
-        archive.writestr("a.npy", header.getvalue() + bytes(300 << 20))
+        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (100 << 20,)})
+        archive.writestr("a.npy", header.getvalue() + bytes(100 << 20))
     with bounded(30, 60), pytest.raises(SourceError, match=r"there is no room for `a` of .*x\.npz"):
         opened("npz", tmp_path / "x.npz", "a: u8")
 
