@@ -11,6 +11,7 @@ from ..kernels.scalar import add_overflow, mul_overflow
 from .graph import Node, var
 from .held import Scalar, held, rounded, zero
 from .loops import Apply, Buffer, Const, Expr, Var, binary
+from .statements import Frame
 from .totality import HEAVY
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ def _few(n: Node) -> list[tuple[int, ...]] | None:
 @contextmanager
 def _bound(low: Lowering, ids: Sequence[int], values: Sequence[Expr]) -> Iterator[None]:
     """Binders with given values, for the statements that follow in this list."""
-    from .values import Frame
-
     frame = Frame(low.k.body, frozenset(ids))
     for id, v in zip(ids, values, strict=True):
         frame.scalars[var(id)] = Scalar(v)
