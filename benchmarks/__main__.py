@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def listed(title: str, entries: dict[str, str]) -> str:
-    return "\n".join([f"{title}:", *(f"  {name:8}{what}" for name, what in entries.items())])
+    return "\n".join([f"{title}:", *(f"  {name:10}{what}" for name, what in entries.items())])
 
 
 def chosen(workload: str, options: argparse.Namespace) -> dict[str, str]:

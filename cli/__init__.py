@@ -30,8 +30,8 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("settings", nargs="*", metavar="name=value", help="params of the program")
         return sub
 
-    new = command("new", "write a first program for data that is there: tar shards, class folders, .npz, .npy", program=False)
-    new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), an .npz or .npy")
+    new = command("new", "write a first program for data that is there: tar shards, class folders, arrays, tables", program=False)
+    new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, .lmdb, .txt")
     new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
 
     check = command("check", "check a program: all mistakes at once, without reading data")

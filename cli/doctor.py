@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .. import __version__
-from ..kernels import jpeg
+from ..kernels import extensions, jpeg
 from ..kernels.imagefile import read_header
 from ..runtime import caches, memory
 from ..runtime.limits import available, show_size
@@ -25,10 +25,12 @@ from ..runtime.limits import available, show_size
 # Package to import, what it is installed by, what it brings.
 EXTRAS = (
     ("torch", "pipec[torch]", "tensors, and training loops of PyTorch"),
-    ("pyarrow", "pipec[tables]", "sources parquet and arrow"),
+    ("pyarrow", "pipec[tables]", "sources parquet and arrow, zstd files"),
     ("tokenizers", "pipec[text]", "the operator tokenize"),
     ("lmdb", "pipec[lmdb]", "the source lmdb"),
+    ("soundfile", "pipec[sound]", "sounds other than WAV"),
     ("fsspec", "pipec[remote]", "data on s3, gcs, http"),
+    ("prometheus_client", "pipec[metrics]", "figures for Prometheus: serve --metrics"),
     ("cupy", "pipec[cuda]", "kernels on a GPU: device=\"cuda\""),
 )
 GOOD, LESS, BAD = "✓", "–", "✗"
@@ -37,8 +39,8 @@ REPEATS = 7
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Prints one line for each finding; returns 0 if programs can run, else 1."""
-    parts = (("machine", _machine), ("JPEG", _decoders), ("extras", _extras), ("memory", _memory), ("sharing", _ring),
-             ("cache", _cache), ("GPU", _gpu))
+    parts = (("machine", _machine), ("JPEG", _decoders), ("tables", _tables), ("extras", _extras), ("memory", _memory),
+             ("sharing", _ring), ("cache", _cache), ("GPU", _gpu))
     broken = False
     for title, part in parts:
         for k, (sign, text) in enumerate(part()):
@@ -109,6 +111,14 @@ def _least(work: Callable[[], None]) -> float:
         work()
         times.append(time.thread_time_ns() - start)
     return float(min(times))
+
+
+def _tables() -> Iterator[tuple[str, str]]:
+    if extensions.extension() is not None:
+        yield GOOD, "C extension _parquetpages decodes columns of Parquet, turns texts into codes and hashes them"
+    else:
+        yield LESS, ("C extension _parquetpages: not built: it is, when pipec is installed from source where a C compiler is; "
+                     "pyarrow and NumPy do its work, more slowly")
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------------

@@ -203,14 +203,14 @@ def _extension() -> Provider | Absent:
     try:
         region = import_module(f"{__package__}._jpegregion")
     except ImportError:
-        return Absent("C extension", "not built: it is, when pipec is installed from source where a C compiler and "
+        return Absent("C extension _jpegregion", "not built: it is, when pipec is installed from source where a C compiler and "
                                      "libjpeg-turbo's headers are (Debian: libjpeg-dev, Fedora: libjpeg-turbo-devel)")
 
     def decode(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
         done: bool = region.decode_window(data, out, header.height, header.width, *window, out.shape[2], shrink)
         return done
 
-    return Provider("C extension", f"libjpeg-turbo {region.VERSION}", decode)
+    return Provider("C extension _jpegregion", f"libjpeg-turbo {region.VERSION}", decode)
 
 
 def _turbojpeg() -> Provider | Absent:
@@ -226,7 +226,7 @@ def _nvimgcodec() -> Provider | Absent:
 
 
 _LOADERS: dict[str, Callable[[], Provider | Absent]] = {
-    "C extension": _extension, "libturbojpeg 3": _turbojpeg, "nvImageCodec": _nvimgcodec,
+    "C extension _jpegregion": _extension, "libturbojpeg 3": _turbojpeg, "nvImageCodec": _nvimgcodec,
 }
 
 

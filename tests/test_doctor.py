@@ -5,7 +5,7 @@ import os
 
 import pytest
 from pipec.cli import doctor, main
-from pipec.kernels import jpeg
+from pipec.kernels import extensions, jpeg
 from pipec.runtime import memory
 
 
@@ -23,14 +23,14 @@ def test_one_screen(told):
     assert status == 0
     lines = text.splitlines()
     titles = [line.split()[0] for line in lines if line[0] != " "]
-    assert titles == ["machine", "JPEG", "extras", "memory", "sharing", "cache", "GPU"]
+    assert titles == ["machine", "JPEG", "tables", "extras", "memory", "sharing", "cache", "GPU"]
     assert len(lines) < 24 and all(len(line) < 160 and line[9] in "✓–" for line in lines)
     assert "simplejpeg" in text and "mapped twice works" in text and os.environ["PIPEC_CACHE"] in text
 
 
 def test_decoders_that_are_not_there(told, monkeypatch):
-    monkeypatch.setattr(jpeg, "providers", lambda: (jpeg.Absent("C extension", "not built"),))
-    assert "– C extension: not built; it would decode only the part that a crop needs" in told()[1]
+    monkeypatch.setattr(jpeg, "providers", lambda: (jpeg.Absent("C extension _jpegregion", "not built"),))
+    assert "– C extension _jpegregion: not built; it would decode only the part that a crop needs" in told()[1]
 
 
 def test_decoders_that_are_there_are_timed(told, monkeypatch):
@@ -39,6 +39,15 @@ def test_decoders_that_are_there_are_timed(told, monkeypatch):
 
     monkeypatch.setattr(jpeg, "providers", lambda: (jpeg.Provider("quick", "1.0", quick),))
     assert "✓ quick (1.0) decodes parts: the middle quarter of a photo in 0% of a whole one's time" in told()[1]
+
+
+@pytest.mark.parametrize(("there", "line"), [
+    (object(), "✓ C extension _parquetpages decodes columns of Parquet"),
+    (None, "– C extension _parquetpages: not built: it is, when pipec is installed from source where a C compiler is")])
+def test_the_extension_of_tables(told, monkeypatch, there, line):
+    monkeypatch.setattr(extensions, "extension", lambda: there)
+    status, text = told()
+    assert status == 0 and line in text
 
 
 def test_extras_that_are_missing(told, monkeypatch):

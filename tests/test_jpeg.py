@@ -166,7 +166,7 @@ def test_a_decoder_whose_pixels_differ_is_not_used():
     assert "none of the images" in jpeg.compared(jpeg.Provider("idle", "", lambda *_: False))
 
 
-@pytest.mark.skipif("C extension" not in [p.name for p in INSTALLED], reason="libjpeg-turbo's headers weren't there")
+@pytest.mark.skipif("C extension _jpegregion" not in [p.name for p in INSTALLED], reason="libjpeg-turbo's headers weren't there")
 def test_the_extension_refuses_windows_that_do_not_fit():
     from pipec.kernels import _jpegregion
 
