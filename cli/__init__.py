@@ -31,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     new = command("new", "write a first program for data that is there: tar shards, class folders, arrays, tables", program=False)
-    new.add_argument("data", metavar="DATA", help="a folder, a tar (or pattern of tars), .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, .lmdb, .txt")
+    new.add_argument("data", metavar="DATA", help="a folder, a tar (or a pattern of tars), or a file that ends in .npz .npy .csv "
+                                                  ".tsv .jsonl .parquet .arrow .lmdb or .txt")
     new.add_argument("-o", "--output", metavar="FILE", help="write here instead of to the terminal")
 
     check = command("check", "check a program: all mistakes at once, without reading data")
@@ -58,7 +59,8 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--epoch", type=_place, default=0, metavar="E", help="whose order and draws; default: 0")
 
     explain = command("explain", "explain the plan of a program, or an error code", program=False)
-    explain.add_argument("code", metavar="FILE|CODE", nargs="?", help="a program, or a code such as E0203; without it, all codes")
+    explain.add_argument("code", metavar="FILE|CODE", nargs="?",
+                         help="a program, an artifact, or a code such as E0203; without it, all codes")
     explain.add_argument("settings", nargs="*", metavar="name=value", help="params of the program")
     explain.add_argument("--measure", action="store_true", help="also run it a while and show what each step costs")
     explain.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to run it for --measure; default: 2")
