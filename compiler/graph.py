@@ -47,8 +47,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -143,8 +144,8 @@ def children(n: Node) -> tuple[Node, ...]:
     return n.args + tuple(d for d in n.type.dims if isinstance(d, Node))
 
 
-def walk(*roots: Node) -> Iterator[Node]:
-    """Every node reachable through args (not types), each once, args before users."""
+def walk(*roots: Node, into: Callable[[Node], Sequence[Node]] = attrgetter("args")) -> Iterator[Node]:
+    """Every node reachable through args (not types), or what else `into` names, each once, what it is made of before it."""
     seen: set[Node] = set()
     stack = [(r, False) for r in reversed(roots)]
     while stack:
@@ -154,7 +155,15 @@ def walk(*roots: Node) -> Iterator[Node]:
         elif n not in seen:
             seen.add(n)
             stack.append((n, True))
-            stack.extend((a, False) for a in reversed(n.args) if a not in seen)
+            stack.extend((a, False) for a in reversed(into(n)) if a not in seen)
+
+
+def made_of(root: Node, into: Callable[[Node], Sequence[Node]]) -> Iterator[Node]:
+    """The nodes of `root` as a rewrite visits them: each after what it is made of, of which the last comes first.
+
+    New nodes are numbered as they are made, and sums are ordered by these numbers: another order gives other kernels.
+    """
+    return walk(root, into=lambda n: into(n)[::-1])
 
 
 Moved = Callable[[Node, Node], None]
@@ -177,24 +186,10 @@ def rewrite(root: Node, change: Callable[[Node], Node | None], moved: Moved | No
     takes the place of.
     """
     done: dict[Node, Node] = {}
-
-    def rebuilt(n: Node) -> Node:
-        args = tuple(done[a] for a in n.args)
-        dims = tuple(done[d] if isinstance(d, Node) else d for d in n.type.dims)
-        if args == n.args and dims == n.type.dims:
-            return n
-        return node(n.op, *args, type=n.type.with_dims(dims), **dict(n.attrs))
-
-    stack = [(root, False)]
-    while stack:
-        n, ready = stack.pop()
-        if n in done:
-            continue
-        if not ready:
-            stack.append((n, True))
-            stack.extend((c, False) for c in children(n) if c not in done)
-            continue
-        new = rebuilt(n)
+    for n in made_of(root, children):
+        args, dims = tuple(done[a] for a in n.args), tuple(done[d] if isinstance(d, Node) else d for d in n.type.dims)
+        same = args == n.args and dims == n.type.dims
+        new = n if same else node(n.op, *args, type=n.type.with_dims(dims), **dict(n.attrs))
         changed = change(new)
         done[n] = new if changed is None else changed
         if moved is not None and done[n] is not n:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl.types import DTYPES, I64, Type
-from .graph import STREAM_OPS, Node, fresh_id, node, var
+from .graph import STREAM_OPS, Node, fresh_id, node, var, walk
 from .graphtokens import GraphTextError, Line, lines
 from .rules import everywhere, inner
 
@@ -53,7 +53,7 @@ def print_lines(root: Node) -> tuple[str, list[Node]]:
     names: dict[Node, str] = {}
     taken: dict[str, int] = dict.fromkeys(WORDS, 1)
     text = []
-    for n in _ordered(root):
+    for n in walk(root, into=inner):
         if _is_inline(n) and n is not root:
             names[n] = f"{_value(n['value'])}{_suffix(n)}"
             continue
@@ -67,26 +67,10 @@ def print_lines(root: Node) -> tuple[str, list[Node]]:
     return "\n".join(text) + "\n", lines
 
 
-def _ordered(root: Node) -> list[Node]:
-    """Every node, those of types too, each after what it is made of."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(root, False)]
-    while stack:
-        n, ready = stack.pop()
-        if ready:
-            order.append(n)
-        elif n not in seen:
-            seen.add(n)
-            stack.append((n, True))
-            stack.extend((a, False) for a in reversed(inner(n)) if a not in seen)
-    return order
-
-
 def renumbered(root: Node, moved: Callable[[Node, Node], object] | None = None) -> Node:
     """`root` with its binders' ids counted from 1 in the order of `print_graph`; `moved(old, new)` is told of each change."""
     ids: dict[int, int] = {}
-    for n in _ordered(root):
+    for n in walk(root, into=inner):
         for id in (n["id"],) if n.op == "var" else n.get("ids", ()):
             ids.setdefault(id, len(ids) + 1)
     if all(old == new for old, new in ids.items()):

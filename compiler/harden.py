@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dsl.types import BOOL, FLOATS, OBJECTS, Type
 from .cut import STARTS
-from .graph import STREAM_OPS, Node, const, node, walk
+from .graph import STREAM_OPS, Node, const, made_of, node, walk
 from .retype import Checked, wrong
 from .rules import inner, rebuilt
 from .totality import Facts
@@ -62,15 +62,7 @@ def guarded(emit: Node) -> Node:
     """With a check around every index of which it isn't shown, from the ranges of its binders alone, that it is inside."""
     facts = Facts((emit,))
     done: dict[Node, Node] = {}
-    stack = [(emit, False)]
-    while stack:
-        n, ready = stack.pop()
-        if n in done:
-            continue
-        if not ready:
-            stack.append((n, True))
-            stack.extend((a, False) for a in inner(n) if a not in done)
-            continue
+    for n in made_of(emit, inner):
         new = rebuilt(n, done)
         wild = n.op == "index" and not n["guard"] and not facts.inside(n)
         done[n] = _guarded(new) if wild else new

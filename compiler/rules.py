@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dsl.types import BOOL, FLOATS, INTS, Type
-from .graph import Node, children, node
+from .graph import Node, children, made_of, node
 
 OPS = ("select", "fill", "missing")
 MOST_STEPS = 30  # at one node
@@ -183,15 +183,7 @@ def everywhere(root: Node, step: Step, moved: Moved | None = None, steps: int = 
     `moved(old, new)` is told of every node that another one takes the place of.
     """
     done: dict[Node, Node] = {}
-    stack = [(root, False)]
-    while stack:
-        n, ready = stack.pop()
-        if n in done:
-            continue
-        if not ready:
-            stack.append((n, True))
-            stack.extend((c, False) for c in inner(n) if c not in done)
-            continue
+    for n in made_of(root, inner):
         new = rebuilt(n, done)
         for _ in range(steps):
             changed = step(new)

@@ -1,7 +1,7 @@
 """Builds and reductions that differ only in their binders' ids become one node: the first of them takes all places."""
 from __future__ import annotations
 
-from .graph import Node, node, var
+from .graph import Node, node, var, walk
 from .rules import Moved, everywhere, inner, rebuilt
 
 BINDING = ("build", "reduce")
@@ -25,22 +25,19 @@ def merge_twins(root: Node, moved: Moved | None = None) -> Node:
 def _nameless(root: Node, frees: dict[Node, frozenset[int]]) -> Node | None:
     """`root` with its own binders called -1, -2, … in the order in which they are met."""
     ids: dict[int, int] = {}
-    order = []
-    stack = [(root, False)]
-    seen: set[Node] = set()
-    while stack:
-        n, ready = stack.pop()
-        if ready:
-            order.append(n)
-        elif n not in seen:
-            seen.add(n)
-            if len(seen) > MOST_NODES:
-                return None
-            if n.op in BINDING:
-                for id in n["ids"]:
-                    ids.setdefault(id, -1 - len(ids))
-            stack.append((n, True))
-            stack += [(a, False) for a in reversed(inner(n)) if not ids.keys().isdisjoint(_free(a, frees))]
+    met: list[Node] = []
+
+    def dependent(n: Node) -> list[Node]:
+        met.append(n)
+        if len(met) > MOST_NODES:
+            return []
+        for id in n["ids"] if n.op in BINDING else ():
+            ids.setdefault(id, -1 - len(ids))
+        return [a for a in inner(n) if not ids.keys().isdisjoint(_free(a, frees))]
+
+    order = list(walk(root, into=dependent))
+    if len(met) > MOST_NODES:
+        return None
     done = _Kept()
     for n in order:
         new = var(ids[n["id"]]) if n.op == "var" and n["id"] in ids else rebuilt(n, done)
@@ -59,16 +56,9 @@ class _Kept(dict[Node, Node]):
 
 def _free(root: Node, frees: dict[Node, frozenset[int]]) -> frozenset[int]:
     """The ids of binders that `root` speaks of without binding them."""
-    stack = [root]
-    while stack:
-        n = stack[-1]
-        waiting = [a for a in inner(n) if a not in frees]
-        if n in frees or not waiting:
-            stack.pop()
-            if n not in frees:
-                own = frozenset((n["id"],)) if n.op == "var" else frozenset()
-                found = own.union(*(frees[a] for a in inner(n)))
-                frees[n] = found - frozenset(n["ids"]) if n.op in BINDING else found
-        else:
-            stack += waiting
+    if root not in frees:
+        for n in walk(root, into=lambda n: [a for a in inner(n) if a not in frees]):
+            own = frozenset((n["id"],)) if n.op == "var" else frozenset()
+            found = own.union(*(frees[a] for a in inner(n)))
+            frees[n] = found - frozenset(n["ids"]) if n.op in BINDING else found
     return frees[root]
