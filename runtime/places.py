@@ -86,7 +86,7 @@ class Places:
         self._say_why()
 
     def lacking(self) -> list[tuple[list[Client], str]]:
-        """Who waits for others, and for whom, in words."""
+        """Who waits for a place, and for whom or what, in words."""
         found = []
         for group, ranks in self._groups().items():
             there = [c for clients in ranks.values() for c in clients]
@@ -97,6 +97,10 @@ class Places:
         count, until = self.expected or (0, 0.0)
         if self.work.busy == "idle" and asking and len(asking) < count and until == float("inf"):
             found.append((asking, f"{len(asking)} of {count} consumers are here that the server waits for"))
+        late = [c for c in asking if c.consumer.waits]
+        if late:
+            epoch = self.writer.began[-1].epoch
+            found.append((late, f'epoch {epoch} is under way, and `join="epoch"` begins at the next; `join="now"` would begin here'))
         return found
 
     def _say_why(self) -> None:

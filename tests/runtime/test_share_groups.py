@@ -70,6 +70,25 @@ def test_who_waits_for_others_is_told_for_whom(monkeypatch):
             loader.close()
 
 
+def test_who_comes_late_is_told_that_it_waits_for_the_next_epoch(monkeypatch):
+    monkeypatch.setattr(places, "A_WORD", 0.1)
+    with serving(plan=fakes.plan(rows=400, width=64), most=8) as server:
+        one = iter(consumer(server, 8))
+        for _ in range(30):                               # the epoch's start has left the ring
+            next(one)
+        late = consumer(server, 8)
+        seen = []
+        with pytest.warns(RuntimeWarning, match="epoch 0 is under way, and `join=\"epoch\"` begins at the next") as told:
+            reader = threading.Thread(target=lambda: seen.extend(epoch_of(late, 64)))
+            reader.start()
+            fakes.until(lambda: told.list)
+        assert "epoch 0 is under way" in report(server).waits[0]
+        rest = [label for batch in one for label in batch.label.tolist()]
+        reader.join(fakes.PATIENT)
+        assert rest == list(range(240, 400)) and seen == list(range(1000, 1400))
+        late.close()
+
+
 @pytest.mark.parametrize("epoch", [0, 40])
 def test_ranks_go_on_together_where_their_states_say(epoch, monkeypatch):
     """Far ahead of the stream, or behind it: nothing in between is made, since nobody else reads. The first to get its place
