@@ -92,7 +92,7 @@ class Attachment:
 
     def ask(self, message: Message) -> Counts:
         self._send(message)
-        counts = self.expect(Counts, 5.0)
+        counts = self.expect(Counts, 30.0)
         assert isinstance(counts, Counts)
         return counts
 
@@ -156,7 +156,7 @@ class Attachment:
             self.gone = "its process has ended"
         self.news = self.gone is not None or self.failure is not None
 
-    def end(self, seconds: float = 5.0) -> DataError:
+    def end(self, seconds: float = 15.0) -> DataError:
         """Why the producer has done with this consumer: what it says of it, which may be on its way."""
         deadline = time.monotonic() + seconds
         while self.failure is None and self.gone is None and time.monotonic() < deadline:

@@ -34,7 +34,7 @@ from .traffic import Reading
 from .work import Work
 
 VERSION = f"{__version__}/1"           # of what is said over the socket
-HELLO_SECONDS = 10.0                   # until the first message of who connects
+HELLO_SECONDS = 30.0                   # until the first message of who connects
 DRAIN_SECONDS = 10.0                   # for what is there to be read, after it was told to end
 MOST_CLIENTS = 1024
 
