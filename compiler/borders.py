@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..dsl.types import Type
 from ..kernels.scalar import SCALARS
-from ..runtime.plan import Column, Plan, Program, Slot
+from ..runtime.plan import Column, Plan, Program, Slot, reached
 from .costs import BYTE, LENGTH, OPERATION, UNKNOWN, VECTOR, Sizes, width
 from .graph import Node, walk
 from .totality import Facts
@@ -63,13 +63,7 @@ def borders(plan: Plan, read: Mapping[str, float] | None = None, row: float | No
 
 
 def _sources(plan: Plan) -> Iterable[tuple[str, Program]]:
-    stack = list(plan.above)
-    while stack:
-        segment = stack.pop(0)
-        if segment.start.kind == "source":
-            yield segment.start.options["kind"], segment.program
-        for branch in segment.start.inputs:
-            stack.extend(branch)
+    return ((s.start.options["kind"], s.program) for s in reached(plan.above) if s.start.kind == "source")
 
 
 def _inputs(program: Program) -> Iterable[tuple[str, Slot]]:

@@ -16,7 +16,7 @@ from .below import Rows as RowsOf
 from .errors import DataError, warn
 from .feedback import names_in
 from .order import FOREVER
-from .plan import Plan, Segment
+from .plan import Plan, Segment, reached
 from .ranks import Deal, Part, RankSpec, check_own, deal
 
 Ints = NDArray[np.int64]
@@ -339,8 +339,7 @@ def part_of(state: Mapping[str, Any], group: Group | None, counted: bool) -> int
 
 def _shards(segments: Sequence[Segment]) -> bool:
     """Does a line of these, or of pipelines that they read, ask for files to be dealt out."""
-    return any(order.op == "shard" for s in segments for order in s.orders) or any(
-        _shards(branch) for s in segments for branch in s.start.inputs)
+    return any(order.op == "shard" for s in reached(segments) for order in s.orders)
 
 
 class Group:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..dsl.problems import PipeError, Problem, Span
-from .plan import CallExtern, Plan
+from .plan import CallExtern, Plan, reached
 from .spawned import producer
 
 if TYPE_CHECKING:
@@ -81,16 +81,13 @@ def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, 
 
 def refuse_externs(plan: Plan, below_only: bool = False) -> None:
     """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
-    waiting = [*(() if below_only else plan.above), *plan.below]
-    while waiting:
-        segment = waiting.pop(0)
-        waiting += [inner for branch in segment.start.inputs for inner in branch]
-        for program in (segment.program, segment.start.number):
-            for step in program.steps if program is not None else ():
-                if isinstance(step, CallExtern) and program is not None:
-                    site = next((s for s in program.sites if s.number == step.site), None)
-                    span = Span(site.file, site.start, site.end) if site else None
-                    raise extern_refused(step.target, span, plan.path, plan.texts)
+    segments = reached(plan.below if below_only else (*plan.above, *plan.below))
+    for program in (p for s in segments for p in s.programs):
+        for step in program.steps:
+            if isinstance(step, CallExtern):
+                site = next((s for s in program.sites if s.number == step.site), None)
+                span = Span(site.file, site.start, site.end) if site else None
+                raise extern_refused(step.target, span, plan.path, plan.texts)
 
 
 def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:

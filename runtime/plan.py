@@ -5,6 +5,7 @@ is a `Program`: slots of memory and steps that fill them. A step runs over a chu
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 import msgspec
@@ -166,6 +167,19 @@ class Segment(msgspec.Struct, frozen=True):
     orders: tuple[Order, ...] = ()
     takes: tuple[tuple[int, int], ...] = ()
     at_most: float | None = None
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return (self.program,) if self.start.number is None else (self.program, self.start.number)
+
+
+def reached(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """These segments, then those of the pipelines that they read, and so on."""
+    waiting = list(segments)
+    for segment in waiting:
+        yield segment
+        for branch in segment.start.inputs:
+            waiting += branch
 
 
 class Column(msgspec.Struct, frozen=True):

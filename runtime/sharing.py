@@ -25,7 +25,7 @@ from .errors import DataError, warn
 from .layout import Layout, check_layout
 from .link import Link
 from .messages import Attach, Channel, Group, Joined, Waits, Welcome, error_of
-from .plan import Plan, RunKernel, Segment
+from .plan import Plan, RunKernel, reached
 from .plancache import version
 from .server import VERSION, Settings
 from .session import Session
@@ -43,7 +43,7 @@ CODE = code("pipec.runtime.detached: main()", 1)
 def share_key(plan: Plan) -> str:
     """Equal for plans whose lines above `share` do the same work on the same data."""
     texts = {k.name: k.key for k in plan.kernels}
-    used = sorted({texts.get(name, name) for segment in plan.above for name in _kernels(segment)})
+    used = sorted({texts.get(name, name) for name in _kernels(plan)})
     above = _without_places(msgspec.to_builtins(plan.above, builtin_types=(bytes,)))
     seen = msgspec.msgpack.encode([above, plan.rows, plan.seed, used, os.getcwd(), VERSION, version()])
     return hashlib.blake2b(seen, digest_size=16).hexdigest()
@@ -59,10 +59,9 @@ def _without_places(value: Any) -> Any:
     return value
 
 
-def _kernels(segment: Segment) -> set[str]:
-    programs = [p for p in (segment.program, segment.start.number) if p is not None]
-    found = {s.kernel for p in programs for s in p.steps if isinstance(s, RunKernel)}
-    return found.union(*(_kernels(inner) for branch in segment.start.inputs for inner in branch))
+def _kernels(plan: Plan) -> set[str]:
+    """Those that the producer runs."""
+    return {s.kernel for segment in reached(plan.above) for p in segment.programs for s in p.steps if isinstance(s, RunKernel)}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from .feedback import Snapshot
 from .held import Target
 from .layout import Layout
 from .messages import Channel, Failed, Gone, error_of
-from .plan import CallExtern, Plan, Segment
+from .plan import CallExtern, Plan, Segment, reached
 from .ranks import Deal
 from .spawned import code
 from .worker import Begin, Done, Epoch, Ready, Task, line, received
@@ -38,8 +38,7 @@ LEAVE_SECONDS = 2.0
 
 def calls_python(segments: Sequence[Segment]) -> bool:
     """Does a line of these, or of pipelines that they read, call the user's Python."""
-    return any(isinstance(step, CallExtern) for s in segments for step in s.program.steps) or any(
-        calls_python(branch) for s in segments for branch in s.start.inputs)
+    return any(isinstance(step, CallExtern) for s in reached(segments) for step in s.program.steps)
 
 
 class Died(Exception):
