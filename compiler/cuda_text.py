@@ -8,10 +8,11 @@ from pathlib import Path
 
 from ..dsl.types import BYTES_PER_VALUE
 from .cuda_split import Nest, statements
-from .emit_numba import Interner, clean, walk
+from .emit_numba import Interner, walk
 from .emit_numba import const_text as python_text
 from .loops import Alloc, Apply, Cast, Const, Expr, Fail, For, If, Let, Load, Select, Set, Stmt, Store, Var
 from .routines import routine_of
+from .spelling import STORED, Names, clean, wrap
 
 ATOM, UNARY, TERNARY = 20, 15, 1
 INFIX = {"mul": ("*", 13), "div": ("/", 13), "add": ("+", 12), "sub": ("-", 12), "lt": ("<", 10), "le": ("<=", 10),
@@ -20,8 +21,7 @@ INFIX = {"mul": ("*", 13), "div": ("/", 13), "add": ("+", 12), "sub": ("-", 12),
 WRAPS = frozenset(("add", "sub", "mul"))   # of integers: functions, since C leaves overflow undefined
 PLAIN = frozenset(("shl", "shr", "ushr", "mulhi"))
 LINE = 100
-HELD = {"f16": "u16", "bf16": "u16", "bool": "u8"}          # how a dtype lies in memory where that differs
-WORDS = {"f16": "u16", "bf16": "u16", "u64": "i64"}         # what a value is while it is computed with
+WORDS = {"f16": "u16", "bf16": "u16", "u64": "i64"}   # what a value is while it is computed with
 INTS = frozenset(("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"))
 C_WORDS = frozenset(re.findall(r"\w+", """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const
@@ -110,35 +110,9 @@ def _from_float(value: str, source: str, target: str, mode: str) -> str:
     return f"{source}_to_{target}({f'rint_{source}({value})' if mode == 'round' else value})"
 
 
-def wrap(part: tuple[str, int], level: int) -> str:
-    return part[0] if part[1] >= level else f"({part[0]})"
-
-
-class Names:
-    """C names for a kernel's own, each once."""
-
-    def __init__(self, taken: Iterable[str]):
-        self.taken = set(reserved()).union(taken)
-        self.given: dict[str, str] = {}
-        self.temporaries = 0
-
-    def __getitem__(self, raw: str) -> str:
-        found = self.given.get(raw)
-        if found is None:
-            found = re.sub("__+", "_", clean(raw))
-            while found in self.taken or found[0] == "_" or "_to_" in found:   # names with `_` in front are the compiler's
-                found = f"v{found}" if found[0] == "_" else found.replace("_to_", "_") + "_"
-            self.taken.add(found)
-            self.given[raw] = found
-        return found
-
-    def temporary(self) -> str:
-        while True:
-            name = f"t{self.temporaries}"
-            self.temporaries += 1
-            if name not in self.taken:
-                self.taken.add(name)
-                return name
+def c_names(taken: Iterable[str]) -> Names:
+    """C names for a kernel's own."""
+    return Names(reserved().union(taken), "_", "v", lambda raw: re.sub("__+", "_", clean(raw)))
 
 
 class Printer:
@@ -161,12 +135,7 @@ class Printer:
         positions in memory, which never wrap around."""
         pool = Interner()
         tops = [pool.number(r) for r in roots]
-        uses = [0] * len(pool.exprs)
-        for parts in pool.parts:
-            for p in parts:
-                uses[p] += 1
-        for top in tops:
-            uses[top] += 1
+        uses = pool.uses(tops)
         wraps = _wrapping(pool, [t for t, place in zip(tops, places or [False] * len(tops)) if not place])
         text: list[tuple[str, int]] = []
         for n, e in enumerate(pool.exprs):
@@ -270,11 +239,11 @@ class Printer:
 
     def stored(self, buffer: str, text: str, dtype: str) -> str:
         held = self.held[buffer]
-        target = HELD.get(held, held)
+        target = STORED.get(held, held)
         return text if target in ("f32", "f64", word(dtype)) else f"{target}({text})"
 
     def alloc(self, s: Alloc) -> None:
-        held = HELD.get(s.dtype, s.dtype)
+        held = STORED.get(s.dtype, s.dtype)
         name, size = self.names[s.buffer], BYTES_PER_VALUE[s.dtype]
         (count,) = self.texts([s.count])
         if self.local:

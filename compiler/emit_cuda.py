@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from ..runtime.plan import DeviceKernel
 from . import cuda_told
 from .cuda_split import ESCAPE, SCRATCH, Item, Nest, assigned_by, phases, statements, used_by
-from .cuda_text import HELD, Names, Printer, locals_of, prelude, word
+from .cuda_text import Printer, c_names, locals_of, prelude, word
 from .emit_numba import argument_text, routines_of, walk
 from .loops import Alloc, Argument, Fail, Kernel, Let, Store
 from .routines import Routine
+from .spelling import STORED
 
 
 def routine_text(r: Routine) -> list[str]:
-    names = Names([r.name])
+    names = c_names([r.name])
     p = Printer(names, {})
     heads = ", ".join(f"{word(v.dtype)} {names[v.name]}" for v in r.params)
     for s in r.body:
@@ -73,7 +74,7 @@ class _Phases:
 
     def text(self, phase: int) -> list[str]:
         """The function of a phase: 0, the number of an error site, or -1 where memory is short."""
-        p = Printer(Names(self.taken), self.held)
+        p = Printer(c_names(self.taken), self.held)
         wanted = self._wanted(phase)
         used = {name for k in wanted for name in self.used[k] | self.assigned[k]}
         self._open(p, wanted, used)
@@ -137,7 +138,7 @@ class _Phases:
             p.put(f"scratch = scratch + {(8 * len(self.saves) + 63) // 64 * 64};")
         for alloc in shared:
             if alloc.buffer in used:
-                p.put(f"{HELD.get(alloc.dtype, alloc.dtype)}* {p.names[alloc.buffer]} = 0;")
+                p.put(f"{STORED.get(alloc.dtype, alloc.dtype)}* {p.names[alloc.buffer]} = 0;")
         declared: set[str] = set()
         for k, item in enumerate(self.items):
             if isinstance(item.stmt, Nest):
@@ -150,7 +151,7 @@ class _Phases:
     def _argument(self, p: Printer, j: int, a: Argument) -> str:
         if a.kind == "size":
             return f"const i64 {p.names[a.name]} = row[{j}];"
-        held = ("" if a.name in self.stored else "const ") + ("u8" if a.kind == "mask" else HELD.get(a.dtype, a.dtype))
+        held = ("" if a.name in self.stored else "const ") + ("u8" if a.kind == "mask" else STORED.get(a.dtype, a.dtype))
         return f"{held}* const __restrict__ {p.names[a.name]} = ({held}*)row[{j}];"
 
     def _item(self, p: Printer, item: Item) -> None:
@@ -175,7 +176,7 @@ class _Phases:
     def _pointee(self, name: str) -> str:
         if name in self.allocs:
             held = self.allocs[name].dtype
-            return f"{HELD.get(held, held)}*"
+            return f"{STORED.get(held, held)}*"
         return word(self.dtype(name))
 
 
@@ -199,7 +200,7 @@ extern "C" __global__ void {symbol}(i64 n, i64* table, i64* status, i64* arena) 
 def device_kernel(kernel: Kernel) -> DeviceKernel:
     """The kernel for a GPU. Equal kernels give equal texts."""
     routines = routines_of(kernel)
-    name = Names(routines)[kernel.name]
+    name = c_names(routines)[kernel.name]
     made = _Phases(kernel, [name, *routines])
     lines = [line for r in routines.values() for line in [*routine_text(r), ""]]
     lines.append(f"// one record: {', '.join(map(argument_text, kernel.arguments))}")

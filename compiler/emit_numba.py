@@ -7,10 +7,11 @@ number of an error site, or -1 where memory is short.
 """
 from __future__ import annotations
 
-import keyword
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from ..dsl.types import BYTES_PER_VALUE
@@ -34,6 +35,7 @@ from .loops import (
     Var,
 )
 from .routines import Routine, called, routine_of
+from .spelling import STORED, Names, clean, wrap
 
 INFIX = {
     "mul": ("*", 7), "div": ("/", 7), "add": ("+", 6), "sub": ("-", 6), "bitand": ("&", 4), "bitor": ("|", 4),
@@ -45,7 +47,6 @@ ATOM = 10
 DEEPEST = 24   # nested calls and parentheses in one line of text; CPython's parser stops at 200
 LINE = 100
 HEADING = "# one record: "
-STORED = {"f16": "u16", "bf16": "u16", "bool": "u8"}   # how a dtype lies in memory where that differs
 RESERVED = frozenset((
     "table", "arena", "row", "scratch", "scratch_end", "escape",
     "i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "f32", "f64", "inf", "nan", "range",
@@ -141,6 +142,11 @@ class Interner:
             self.by_object[id(e)] = self.numbers[key]
         return self.by_object[id(root)]
 
+    def uses(self, tops: Iterable[int]) -> list[int]:
+        """How often each number is a part of another one, or one of `tops`."""
+        counts = Counter(chain(tops, *self.parts))
+        return [counts[n] for n in range(len(self.exprs))]
+
     @staticmethod
     def _key(e: Expr, parts: tuple[int, ...]) -> Any:
         match e:
@@ -163,30 +169,8 @@ class Printer:
     def __init__(self, taken: Iterable[str] = ()):
         self.lines: list[str] = []
         self.indent = 0
-        self.names: dict[str, str] = {}
-        self.taken: set[str] = set(RESERVED).union(taken)
-        self.temporaries = 0
+        self.names = Names(RESERVED.union(taken), "at_", "_")
         self.written: dict[str, int] = {}
-
-    # --- names and lines ---
-
-    def name(self, raw: str) -> str:
-        found = self.names.get(raw)
-        if found is None:
-            found = clean(raw)
-            while found in self.taken or found.startswith("at_") or "_to_" in found:
-                found = f"_{found}" if found.startswith("at_") else found.replace("_to_", "_") + "_"
-            self.taken.add(found)
-            self.names[raw] = found
-        return found
-
-    def temporary(self) -> str:
-        while True:
-            name = f"t{self.temporaries}"
-            self.temporaries += 1
-            if name not in self.taken:
-                self.taken.add(name)
-                return name
 
     def put(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
@@ -197,12 +181,7 @@ class Printer:
         """Text of each root; parts used more than once, and very long ones, become locals first."""
         pool = Interner()
         tops = [pool.number(r) for r in roots]
-        uses = [0] * len(pool.exprs)
-        for parts in pool.parts:
-            for p in parts:
-                uses[p] += 1
-        for top in tops:
-            uses[top] += 1
+        uses = pool.uses(tops)
         text: list[str] = []
         level: list[int] = []
         depth: list[int] = []
@@ -212,7 +191,7 @@ class Printer:
             d = 1 + max((depth[p] for p in parts), default=0)
             trivial = isinstance(e, (Const, Var))
             if not trivial and (uses[n] > 1 or ((d > DEEPEST or len(t) > LINE) and n not in tops)):
-                local = self.temporary()
+                local = self.names.temporary()
                 self.put(f"{local} = {t}")
                 t, lv, d = local, ATOM, 1
             text.append(t)
@@ -227,11 +206,11 @@ class Printer:
                 t = const_text(e)
                 return t, (5 if t.startswith("-") else ATOM)
             case Var(name=name):
-                return self.name(name), ATOM
+                return self.names[name], ATOM
             case Load(buffer=b, dtype="bool"):
-                return f"{self.name(b)}[{args[0]}] != 0", 3
+                return f"{self.names[b]}[{args[0]}] != 0", 3
             case Load(buffer=b):
-                return f"{self.name(b)}[{args[0]}]", ATOM
+                return f"{self.names[b]}[{args[0]}]", ATOM
             case Apply(fn=fn) if fn in INFIX:
                 return self.infix(fn, parts)
             case Apply(fn="neg"):
@@ -270,19 +249,19 @@ class Printer:
         match s:
             case For(var=v, start=start, stop=stop, body=body):
                 a, b = self.texts(start, stop)
-                mark = self.temporary() if any(isinstance(i, Alloc) and not i.escapes for i in walk(body)) else ""
+                mark = self.names.temporary() if any(isinstance(i, Alloc) and not i.escapes for i in walk(body)) else ""
                 if mark:
                     self.put(f"{mark} = scratch")
-                self.put(f"for {self.name(v)} in range({b if a == '0' else f'{a}, {b}'}):")
+                self.put(f"for {self.names[v]} in range({b if a == '0' else f'{a}, {b}'}):")
                 self.block(body, f"scratch = {mark}" if mark else "")
             case Let(var=v, value=value) | Set(var=v, value=value):
                 (t,) = self.texts(value)
-                self.put(f"{self.name(v)} = {t}")
+                self.put(f"{self.names[v]} = {t}")
                 if v in self.written:
-                    self.put(f"row[{self.written[v]}] = {self.name(v)}")
+                    self.put(f"row[{self.written[v]}] = {self.names[v]}")
             case Store(buffer=b, index=index, value=value):
                 i, t = self.texts(index, value)
-                self.put(f"{self.name(b)}[{i}] = {self.stored(b, t, value.dtype)}")
+                self.put(f"{self.names[b]}[{i}] = {self.stored(b, t, value.dtype)}")
             case If(condition=c, then=then, other=other):
                 (t,) = self.texts(c)
                 self.put(f"if {t}:")
@@ -305,7 +284,7 @@ class Printer:
 
     def alloc(self, s: Alloc) -> None:
         (count,) = self.texts(s.count)
-        size, name = BYTES_PER_VALUE[s.dtype], self.name(s.buffer)
+        size, name = BYTES_PER_VALUE[s.dtype], self.names[s.buffer]
         free, end = ("escape[0]", "escape[1]") if s.escapes else ("scratch", "scratch_end")
         self.put(f"if {count} > ({end} - {free} - 63) // {size}:" if not count.isdigit() else
                  f"if {end} - {free} < {int(count) * size + 63}:")
@@ -319,7 +298,7 @@ class Printer:
     # --- the whole ---
 
     def routine(self, r: Routine) -> list[str]:
-        self.put(f"def {r.name}({', '.join(self.name(p.name) for p in r.params)}):")
+        self.put(f"def {r.name}({', '.join(self.names[p.name] for p in r.params)}):")
         self.indent += 1
         for s in r.body:
             self.statement(s)
@@ -352,9 +331,9 @@ class Printer:
 
     def argument(self, j: int, a: Argument) -> str:
         if a.kind == "size":
-            return f"{self.name(a.name)} = row[{j}]"
+            return f"{self.names[a.name]} = row[{j}]"
         dtype = "bool" if a.kind == "mask" else a.dtype
-        return f"{self.name(a.name)} = at_{dtype}(row[{j}])"
+        return f"{self.names[a.name]} = at_{dtype}(row[{j}])"
 
 
 def argument_text(a: Argument) -> str:
@@ -367,15 +346,6 @@ def arguments_of(text: str) -> int:
     """How many arguments the kernel of this text has."""
     head = text.rpartition(HEADING)[2].split("\n", 1)[0]
     return len(head.split(", ")) if head else 0
-
-
-def wrap(part: tuple[str, int], level: int) -> str:
-    return part[0] if part[1] >= level else f"({part[0]})"
-
-
-def clean(name: str) -> str:
-    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return text if text and not text[0].isdigit() and not keyword.iskeyword(text) else "_" + text
 
 
 def cast_text(value: str, source: str, target: str, mode: str) -> str:
