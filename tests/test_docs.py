@@ -124,12 +124,31 @@ def test_codes_and_links_lead_somewhere() -> None:
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text(encoding="utf-8")
         assert set(re.findall(r"\bE0\d{3}\b", text)) <= set(codes()), path.name
-        headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if target.startswith("#"):
-                assert target[1:] in headings, f"{path.name}: {target}"
-            elif "://" not in target:
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+            file, _, heading = target.partition("#")
+            page = path.parent / file if file else path
+            if "://" not in target:
+                assert page.exists() and (not heading or heading in headings(page)), f"{path.name}: {target}"
+
+
+def headings(page: Path) -> set[str]:
+    """What links may name after `#`."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in found}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_files_that_pages_name_are_there(page: str) -> None:
+    """`runtime/ring.py`, `ring.py` in a row or a paragraph about some folder, `examples/torch`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+\.(?:py|c|h|pipe|lark)|(?:\w+/)+\w*)`", text))
+    folders = ("", *(f"{f}/" for f in ("cli", "compiler", "dsl", "kernels", "runtime")))
+    missing = {n for n in named if not any((ROOT / f"{folder}{n}").exists() for folder in folders)}
+    assert len(named) > 5 and missing <= {"train.pipe", "program/", "objects/"}, missing
+    for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z]\w*)`", text):   # `statements.Late`
+        files = [p for f in folders if (p := ROOT / f"{f}{module}.py").exists()]
+        found = [p for p in files if name in ("py", "c", "h") or re.search(rf"^(class|def) {name}\b", p.read_text("utf-8"), re.M)]
+        assert found or not files, f"{module}.{name}"
 
 
 def generator() -> ModuleType:
