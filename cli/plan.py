@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ def made_report(arguments: argparse.Namespace) -> Report:
     from ..runtime.placement import first_on_device
     from .run import beside
 
+    if arguments.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", arguments.device):
+        raise UsageError(f"there is no device `{arguments.device}`: --device is cpu, cuda or cuda:N")
     for name in arguments.without:
         if name not in pass_names():
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(pass_names())}")

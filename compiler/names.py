@@ -341,7 +341,8 @@ def choose(context: Context, main: Module, run: str | None, any_will_do: bool = 
     if len(free) == 1 or (free and any_will_do):
         return free[0]
     if not own:
-        context.report(Problem("E0115", "this file has no pipeline, so there is nothing to run", Span(main.path, 0, 0)))
+        context.report(Problem("E0115", "this file has no pipeline, so there is nothing to run", Span(main.path, 0, 0), "", (),
+                               ("a pipeline begins with `pipeline NAME`, and its lines stand below, indented by two spaces",)))
     elif free:
         name = os.path.basename(main.path)
         spans = [main.own[n].name_span for n in free]

@@ -100,11 +100,16 @@ def report_kind(context: Context, name: str, span: Span, pipelines: list[str]) -
 
 # --- texts with `{…}` -------------------------------------------------------------------------
 
+AS_PATTERN = "a pattern finds the files that are there: `train-*.tar`"
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class TextError(Exception):
-    """What is wrong with the `{…}` of a text."""
+    """What is wrong with the `{…}` of a text, and what to do."""
+
+    def __init__(self, title: str, *notes: str):
+        super().__init__(title)
+        self.notes = notes
 
 
 def expanded(text: str) -> tuple[str, ...]:
@@ -115,12 +120,13 @@ def expanded(text: str) -> tuple[str, ...]:
     low, high = int(match.group(1)), int(match.group(2))
     width = len(match.group(1)) if match.group(1).startswith("0") else 0
     if high < low:
-        raise TextError(f"`{match.group(0)}` is an empty range")
+        raise TextError(f"`{match.group(0)}` is an empty range",
+                        f"both ends count, the lower one comes first: `{{{match.group(2)}..{match.group(1)}}}`")
     if high - low >= MOST_NAMES:
-        raise TextError(f"`{match.group(0)}` stands for more than {MOST_NAMES:,} names")
+        raise TextError(f"`{match.group(0)}` stands for more than {MOST_NAMES:,} names", AS_PATTERN)
     rest = expanded(text[match.end():])
     if (high - low + 1) * len(rest) > MOST_NAMES:
-        raise TextError(f"this text stands for more than {MOST_NAMES:,} names")
+        raise TextError(f"this text stands for more than {MOST_NAMES:,} names", AS_PATTERN)
     return tuple(f"{text[: match.start()]}{n:0{width}}{r}" for n in range(low, high + 1) for r in rest)
 
 
@@ -140,7 +146,8 @@ class SchemaReader:
         for column in schema.columns:
             if column.name in seen:
                 self.context.report(Problem("E0113", f"`{column.name}` is declared twice", column.name_span,
-                                            "a second time", (Label(seen[column.name], "first here"),)))
+                                            "a second time", (Label(seen[column.name], "first here"),),
+                                            ("fields have unlike names; two may read one column: `second: i64 from \"y\"`",)))
                 continue
             seen[column.name] = column.name_span
             made = self._column(scope, column, kind)
@@ -148,7 +155,8 @@ class SchemaReader:
             if made:
                 attr.append((column.name, *made[0]))
         if kind and len(schema.columns) > KINDS[kind].columns:
-            self._bad(schema.columns[1].name_span, f"`{kind}` has one column", KINDS[kind].doc)
+            self._bad(schema.columns[1].name_span, f"`{kind}` has one column", KINDS[kind].doc,
+                      "leave one field, or read several arrays with `npz`, or with `zip` of pipelines")
         return Columns(tuple(attr), tuple(fields))
 
     def _bad(self, span: Span, title: str, *notes: str, fixes: tuple[Fix, ...] = ()) -> None:

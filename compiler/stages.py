@@ -363,7 +363,8 @@ class Stages:
             assert isinstance(argument.value, tree.Name)
             if argument.value.id not in flat or not value.type.dims:
                 self.reader.bad(argument.span, f"`{argument.value.id}` has no first dimension to take apart",
-                                type_text(frame.scope, value.type))
+                                type_text(frame.scope, value.type),
+                                ("it takes lists and tensors: each element becomes a record, with the other fields as they are",))
                 return frame
             if first is not None and not self._same(frame, first, value.type.dims[0], argument.span, call):
                 return frame
@@ -382,7 +383,8 @@ class Stages:
         if self.elaborator.same_size(frame.scope, a, b, span):
             return True
         self.problem("E0203", "the fields of `each` must have equal first dimensions", span, "another length",
-                     (Label(call.args[0].span, "the first one"),))
+                     (Label(call.args[0].span, "the first one"),),
+                     ("fields that aren't named are repeated for each element",))
         return False
 
     def _stack(self, frame: Frame, call: tree.Call, stream_args: list[Node], front: Dim, fill: bool, gaps: bool,
@@ -437,7 +439,8 @@ class Stages:
             rest = "keep"
         if rest == "drop" and pad:
             self.reader.bad(given.spans["pad"], "what is dropped isn't padded", reasons=(
-                Label(given.spans["rest"], "drops the last, smaller window"),))
+                Label(given.spans["rest"], "drops the last, smaller window"),), notes=(
+                '`pad=true` alone fills the last window up, `rest="drop"` alone leaves it out',))
             pad = False
         n = given.values["n"]
         smaller = rest == "keep" and not pad

@@ -117,7 +117,7 @@ class PipelineBuilder:
         emits = [line for line in lines if isinstance(line, tree.Emit)]
         for extra in emits[1:]:
             self.problem("E0505", "`emit` may stand only once", extra.span, "a second time",
-                         (Label(emits[0].span, "first here"),))
+                         (Label(emits[0].span, "first here"),), ("one line names all that leaves: emit image, cls",))
         if len(emits) == 1 and lines[-1] is not emits[0] and not isinstance(lines[-1], tree.From):
             text = self.context.texts[emits[0].span.file]
             moved, last = whole_lines(text, emits[0].span), whole_lines(text, lines[-1].span)
@@ -228,7 +228,9 @@ class PipelineBuilder:
         if not good or isinstance(value, list) != bool(type.dims):
             need = {"bool": "true or false", "i64": "a whole number", "text": "a text"}[type.dtype]
             need = "a list of texts" if type.dims else need
-            self.stages.reader.bad(argument.value.span, f"`{argument.name}` is {need}")
+            example = {"a text": '"…"', "a list of texts": '["…", "…"]', "true or false": "true", "a whole number": "8"}[need]
+            self.stages.reader.bad(argument.value.span, f"`{argument.name}` is {need}", notes=(
+                f"write {argument.name}={example}",))
             return
         options[argument.name] = tuple(value) if isinstance(value, list) else value
 
@@ -238,12 +240,12 @@ class PipelineBuilder:
             return []
         texts = value if isinstance(value, list) else [value]
         if not all(isinstance(t, str) for t in texts):
-            self.stages.reader.bad(e.span, "a path is a text", "")
+            self.stages.reader.bad(e.span, "a path is a text", "", ('for example: from tar("train-*.tar") as Sample',))
             return []
         try:
             return [p for t in texts for p in expanded(t)]
         except TextError as error:
-            self.stages.reader.bad(e.span, str(error))
+            self.stages.reader.bad(e.span, str(error), notes=error.notes)
             return []
 
     def _opened(self, line: tree.From, scope: Scope, kind: str, paths: tuple[str, ...], options: dict[str, Any],

@@ -111,6 +111,7 @@ class Loader:
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
+        started = time.perf_counter()
         self._usable()
         if self._begun:                                   # left early
             self._epoch, self._next, self._skip, self._part = self._epoch + 1, 0, 0, 0
@@ -125,7 +126,6 @@ class Loader:
         made: list[Any] = []                              # the loop holds its batch, we don't
         kind, names, convert, pid = self.batch_type, self._names, self._convert, self._box.pid
         try:
-            started = time.perf_counter()
             for fields, progress in self._read(there):
                 made.append(kind(*[convert(fields[name]) for name in names]))
                 del fields
@@ -141,6 +141,7 @@ class Loader:
                 if self._turn is not turn or os.getpid() != pid:
                     self._usable()
                     raise RuntimeError("this iteration has ended: another one over the same loader has begun since")
+            self._seconds += time.perf_counter() - started    # until it was known that no more come
         except DataError as error:
             self._begun = False                           # the next iteration goes on here
             if error.code == "E0807":

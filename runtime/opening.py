@@ -35,6 +35,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
     `share=True`: all who open the same lines above `share()` on this machine read one stream, of a server that the first
     one starts and that ends a while after the last has left; `when_slow` and `join` are those of `attach`.
     """
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        raise ValueError(f"threads={threads!r}: a whole number from 1 on; without it there is one for each core")
     spawned = producer() if workers == "process" and not share else None
     try:
         from .ranks import rank_spec

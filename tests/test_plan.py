@@ -175,6 +175,8 @@ def test_wrong_files_and_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["explain", str(tmp_path / "none.pipe")]) != 0
     assert main(["explain", str(EXAMPLES / "cifar.pipe"), "--without", "nothing"]) == 2
     assert "there is no pass" in capsys.readouterr().err
+    assert main(["explain", str(EXAMPLES / "cifar.pipe"), "--device", "tpu"]) == 2
+    assert "there is no device `tpu`: --device is cpu, cuda or cuda:N" in capsys.readouterr().err
 
 
 def test_estimates_order_kernels() -> None:

@@ -46,7 +46,7 @@ def test_it_is_the_producer(started, tmp_path):
     assert started[0].process.returncode == 0 and len(started) == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"none": 3}, {"world": 2}, {"rank": 7, "world": 2}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"none": 3}, {"world": 2}, {"rank": 7, "world": 2}, {"as_": "tf"}], ids=str)
 def test_mistakes_leave_no_process(started, tmp_path, given):
     with pytest.raises((PipeError, ValueError)):
         pipec.open(written(tmp_path, "2" if given else "no"), **given)
@@ -56,7 +56,15 @@ def test_mistakes_leave_no_process(started, tmp_path, given):
         os.kill(process.pid, 0)
 
 
+@pytest.mark.parametrize("threads", [0, -1, "2", True])
+def test_threads_are_counted(started, tmp_path, threads):
+    with pytest.raises(ValueError, match="a whole number from 1 on"):
+        pipec.open(written(tmp_path), threads=threads)
+    assert not started
+
+
 def test_none_for_threads(started, tmp_path):
     with pipec.open(written(tmp_path), as_="numpy", workers="threads") as loader:
         assert len(list(loader)) == 2
+        assert 0 <= loader.stats()["wait_share"] <= 1
     assert not started
