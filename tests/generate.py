@@ -30,7 +30,7 @@ def main() -> int:
     started, failed, ran, words = time.monotonic(), 0, 0, Counter[str]()
     with tempfile.TemporaryDirectory() as folder, options.log.open("a", encoding="utf-8") as log:
         os.environ["PIPEC_CACHE"] = folder
-        from programs import write_data
+        from generated_data import write_data
 
         data = Path(folder) / "d.npz"
         write_data(str(data))

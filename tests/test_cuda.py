@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_host import load, needs_compiler
+from generated_data import write_data
 from graphs_by_hand import defined, run
 from hypothesis import HealthCheck, given, settings
 from pipec.compiler import native
@@ -30,7 +31,7 @@ from pipec.runtime import objects
 from pipec.runtime.cuda import OPTIONS, device_text
 from pipec.runtime.loader import Loader
 from pipec.runtime.plan import KernelText
-from programs import programs, write_data
+from programs import programs
 from running import assert_same, fields_of, run_interpreted, until_failure
 from test_loops import KERNELS, OUT, WHOLE, WHOLES, N, X, call, each, kernel
 from test_operators import CASES, EXTRA, WORDS, ap, build, field, index, operand, parse_head, same, values

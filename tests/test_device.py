@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cuda_host import needs_compiler
 from fake_device import Array, FakeDevice, collected
+from generated_data import COLUMNS, write_data
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
 from pipec.compiler.native import build
@@ -17,7 +18,6 @@ from pipec.runtime.errors import DataError
 from pipec.runtime.loader import Loader
 from pipec.runtime.objects import load
 from pipec.runtime.placement import first_on_device
-from programs import COLUMNS, write_data
 from running import assert_same, fields_of, kept
 
 pytestmark = needs_compiler

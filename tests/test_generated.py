@@ -7,9 +7,10 @@ import os
 from dataclasses import replace
 
 import pytest
+from generated_data import write_data
 from hypothesis import HealthCheck, given, settings
 from pipec.compiler.check import check
-from programs import Case, cases, programs, write_data
+from programs import Case, cases, programs
 from running import assert_same, run_compiled, run_interpreted
 
 EXAMPLES = int(os.environ.get("PIPEC_GENERATED", "60"))
