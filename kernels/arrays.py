@@ -120,7 +120,7 @@ class ArraySource:
             turned = array.dtype.byteorder == ">" and array.dtype.newbyteorder("=") == wanted
             raise SourceError("E0602", f"`{name}` of `{path}` holds {array.dtype}, the schema says {type_text}",
                               ("its bytes are in big-endian order: save `array.astype(array.dtype.newbyteorder('='))`" if turned
-                               else "the schema must name the type that the data has",), field)
+                               else "the schema must name the type that the data has; a line below may convert it",), field)
         if not sizes and array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         unlike = any(s.isdigit() and int(s) != d for s, d in zip(sizes, array.shape[1:]))

@@ -122,7 +122,7 @@ def _decoded(alloc: Any, data: Any, cut: str) -> tuple[Any, int]:
     kind = sniff(data)
     if kind == "WAV sound" and _own(data):
         return _wav(alloc, data, cut)
-    if not (kind.endswith(" sound") or data[0] == 0xFF):
+    if not (kind.endswith(" sound") or (not kind and data[0] == 0xFF)):   # MP3s may begin with their first frame
         begins = f"begins with {data[:8].hex(' ')}"
         raise bad(f"this is {article(kind)}, not a sound it reads" if kind else "this is no sound it knows", begins)
     try:
@@ -137,7 +137,7 @@ def _decoded(alloc: Any, data: Any, cut: str) -> tuple[Any, int]:
                 return _scaled(alloc, file.read(dtype="int16", always_2d=True)), int(file.samplerate)
             return file.read(dtype="float32", always_2d=True), int(file.samplerate)
     except (RuntimeError, ValueError, MemoryError, TypeError) as e:
-        raise bad(f"this {kind or 'MP3 sound'} can't be decoded", str(e)[:120]) from None
+        raise bad(f"this {kind or 'MP3 sound'} can't be decoded", str(e).rpartition(">: ")[2][:120]) from None
 
 
 @op('decode_audio(data: bytes, cut: text = "refuse") -> (samples: f32[n, c], rate: i64)')

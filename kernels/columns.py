@@ -75,7 +75,7 @@ def absent(path: str, what: str, names: Sequence[str], present: Sequence[str], f
 
 def unlike(path: str, name: str, holds: str, column: Wanted, *notes: str) -> SourceError:
     """E0602: the data has another type than the schema says."""
-    notes = notes or ("the schema must name the type that the data has",)
+    notes = notes or ("the schema must name the type that the data has; a line below may convert it",)
     return SourceError("E0602", f"`{name}` of `{path}` holds {holds}, the schema says {column.text}", notes, column.field)
 
 

@@ -113,7 +113,7 @@ def _changed(url: str, error: Changed) -> SourceError:
 
 def _given_up(url: str, what: str, error: Exception, tries: int, seconds: float) -> SourceError:
     return SourceError("E0812", f"`{shown(url)}` can't be read: {_reason(error)}", (
-        f"{tries} attempts to {what} in {seconds:.1f} s failed; {ATTEMPTS}=… allows more",
+        f"{tries} attempt{'s' if tries != 1 else ''} to {what} in {seconds:.1f} s failed; {ATTEMPTS}=… allows more",
         "nothing is left out because of it: once the server can be reached, a run goes on at its place"))
 
 

@@ -92,7 +92,7 @@ class Artifact:
 
     def _bytes(self, name: str, most: int = LARGEST_MEMBER) -> bytes:
         if name not in self.sizes:
-            raise Unusable(f"has no `{name}`")
+            raise Unusable(f"is no artifact: it has no `{name}`" if name == MANIFEST else f"has no `{name}`")
         if self.sizes[name] > most:
             raise Unusable(f"has a `{name}` of {self.sizes[name]:,} bytes, more than {most:,}")
         try:

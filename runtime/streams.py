@@ -31,6 +31,8 @@ from .segments import Later, Takes
 DRAWN = 1024      # choices of a mix drawn at once
 BYTES = 1 << 22   # that one task writes, about; less where the ring has no room for it
 MOST_AT_ONCE = 8192   # positions of one task
+LEFT_OUT = "`skip_bad(at_most=0.001)` after `from` leaves such records out and counts them"
+GAPS = "`?` after a type of the schema (`i64?`) lets values be missing, `x ?? 0` says what stands in for them"
 
 
 @dataclass
@@ -136,8 +138,8 @@ class Judge:
         """What the user sees of a fatal failure."""
         error = self.feed.error(failure, int(chunk.positions[failure.frame]), turn)
         if self.at_most is None or failure.error is not None:
-            help_ = "`skip_bad(at_most=0.001)` after `from` leaves such records out and counts them"
-            return error if failure.error is not None and error.notes else replace(error, notes=(help_,))
+            gaps = (GAPS,) if error.code == "E0602" else ()
+            return error if failure.error is not None and error.notes else replace(error, notes=(*gaps, LEFT_OUT))
         listed = tuple(f"{name}: {reason}" for epoch, name, reason in self.stats.bad[-11:-1] if epoch == self.feed.epoch)
         title = self._too_many(self.stats.bad_counts[self.feed.epoch])
         return DataError("E0806", title, error.where, error.title, error.record, error.epoch, error.position, listed)

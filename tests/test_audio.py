@@ -112,6 +112,11 @@ def test_what_is_no_sound():
         with pytest.raises(BadRecord) as e:
             decoded(data)
         assert len(e.value.reason) < 120
+    with pytest.raises(BadRecord, match="this is a JPEG, not a sound it reads"):
+        decoded(b"\xff\xd8\xff\xe0" + bytes(40))
+    with pytest.raises(BadRecord) as e:
+        decoded(b"fLaC" + bytes(20))
+    assert "BytesIO" not in e.value.label
 
 
 def test_mutated_wav_only_makes_bad_records():

@@ -255,6 +255,13 @@ def test_a_number_that_is_none(pipec, in_processes, tmp_path, data):
         assert status == 1 and said in err and "003 of a.tar" in err and "p.pipe:12:3" in err and len(err) < 2000, err
 
 
+def test_a_gap_that_the_schema_has_not(pipec, tmp_path):
+    write(tmp_path / "t.csv", "a\n1\nNA\n")
+    write(tmp_path / "p.pipe", f'schema R\n  a: i64\npipeline p\n  from csv("{tmp_path}/t.csv", nulls=["NA"]) as R\n  emit a\n')
+    status, _, err = pipec("run", str(tmp_path / "p.pipe"))
+    assert status == 1 and "lets values be missing" in err and "skip_bad" in err, err
+
+
 def test_shards_that_are_none(pipec, tmp_path, data):
     path = write(tmp_path / "p.pipe", GOOD)
     whole = io.BytesIO()
