@@ -115,11 +115,13 @@ def colours(arguments: argparse.Namespace) -> bool:
 
 
 def split_file(file: str) -> tuple[str, str | None]:
-    """`train.pipe:val` as path and pipeline."""
+    """`train.pipe:val` as path and pipeline. Raises UsageError for a Python file."""
     path, colon, run = file.rpartition(":")
-    if colon and run.isidentifier() and path:
-        return path, run
-    return file, None
+    if not (colon and run.isidentifier() and path):
+        path, run = file, ""
+    if path.endswith(".py"):
+        raise UsageError(f"`{path}` is Python: name a program (.pipe) or an artifact (.pipec); Python opens one by `pipec.open`")
+    return path, run or None
 
 
 def settings_of(listed: Sequence[str]) -> dict[str, str]:

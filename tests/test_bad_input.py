@@ -99,6 +99,9 @@ def test_a_file_that_cannot_be_read(pipec, tmp_path):
         for command in ("check", "run", "fmt", "dump", "show"):
             status, _, err = pipec(command, path)
             assert status == 2 and "can't be read" in err, (path, command, err)
+    for command in ("check", "run", "explain", "serve"):
+        status, _, err = pipec(command, "train.py:val")
+        assert status == 2 and "`train.py` is Python: name a program" in err, (command, err)
 
 
 @pytest.mark.parametrize("change", [lambda t: t.replace("\n", "\r\n"), lambda t: "\ufeff" + t, lambda t: t.rstrip("\n")])
