@@ -100,7 +100,8 @@ class Places:
         late = [c for c in asking if c.consumer.waits]
         if late:
             epoch = self.writer.began[-1].epoch
-            found.append((late, f'epoch {epoch} is under way, and `join="epoch"` begins at the next; `join="now"` would begin here'))
+            found.append((late, f'epoch {epoch} is under way, and `join="epoch"` begins at the next; '
+                                '`join="now"` would begin here'))
         return found
 
     def _say_why(self) -> None:
