@@ -89,8 +89,9 @@ def _decoders() -> Iterator[tuple[str, str]]:
                      "of a whole one's time")
     for absent in jpeg.providers():
         if isinstance(absent, jpeg.Absent):
-            brings = "" if found else "; it would decode only the part that a crop needs"
-            yield LESS, f"{absent.name}: {absent.reason}{brings}"
+            yield LESS, f"{absent.name}: {absent.reason}"
+    if not found:
+        yield LESS, "so images are decoded whole; each of these would decode only the part that a crop needs"
 
 
 def _photo() -> bytes:
@@ -117,7 +118,7 @@ def _tables() -> Iterator[tuple[str, str]]:
     if extensions.extension() is not None:
         yield GOOD, "C extension _parquetpages decodes columns of Parquet, turns texts into codes and hashes them"
     else:
-        yield LESS, ("C extension _parquetpages: not built: it is, when pipec is installed from source where a C compiler is; "
+        yield LESS, ("C extension _parquetpages: not built: when pipec is installed, it needs a C compiler; "
                      "pyarrow and NumPy do its work, more slowly")
 
 

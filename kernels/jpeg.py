@@ -203,8 +203,8 @@ def _extension() -> Provider | Absent:
     try:
         region = import_module(f"{__package__}._jpegregion")
     except ImportError:
-        return Absent("C extension _jpegregion", "not built: it is, when pipec is installed from source where a C compiler and "
-                                     "libjpeg-turbo's headers are (Debian: libjpeg-dev, Fedora: libjpeg-turbo-devel)")
+        return Absent("C extension _jpegregion", "not built: when pipec is installed, it needs a C compiler and "
+                                                 "libjpeg-turbo's headers (Debian: libjpeg-dev)")
 
     def decode(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
         done: bool = region.decode_window(data, out, header.height, header.width, *window, out.shape[2], shrink)
