@@ -145,11 +145,15 @@ class Loop:
                 self.process.kill()
                 self.stopped_until, self.leaving, self.killed = 0.0, True, self.killed + 1
 
+    def go_on(self):
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGCONT)
+
     def end(self):
         if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGCONT)
             if not self.leaving:
                 self.process.terminate()
         self.leaving = True
@@ -216,6 +220,13 @@ def soak(name, loops, pid_of, seconds, kill_server=0.0):
     return server, steady, killed
 
 
+def end(loops):
+    for loop in loops:                                    # one that stands still holds back those who leave before it
+        loop.go_on()
+    for loop in loops:
+        loop.end()
+
+
 def tell(loops, server, steady, killed):
     total = {key: sum(getattr(loop, key) for loop in loops) for key in
              ("begun", "killed", "left", "stopped", "resumed", "seen", "lost")}
@@ -257,8 +268,7 @@ def test_a_server_and_six_loops(folder):
     loops = [Loop(k, random.Random(100 * SEED + k), folder, k == 0, name="soak", **plan) for k in range(LOOPS)]
     loops[0].start()
     server, steady, _ = soak("soak", loops, lambda: None, SECONDS)
-    for loop in loops:
-        loop.end()
+    end(loops)
     errors = tell(loops, server, steady, 0)
     assert set(errors) <= {"E0831", "E0832"} and not loops[0].errors and not loops[0].lost
     assert server.growth() < ALLOWED and steady.growth() < ALLOWED
@@ -293,8 +303,7 @@ def test_a_shared_stream_whose_server_is_killed(folder):
         time.sleep(0.2)
     name = rendezvous.names()[0]
     server, steady, killed = soak(name, loops, pid, SECONDS, kill_server=max(15, SECONDS / 60))
-    for loop in loops:
-        loop.end()
+    end(loops)
     errors = tell(loops, server, steady, killed)
     assert set(errors) <= {"E0832"} and not loops[0].errors and not loops[0].lost and killed
     assert steady.growth() < ALLOWED
