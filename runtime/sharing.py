@@ -191,7 +191,7 @@ class Shared(Link):
         """Ask for a place; `arrive` waits for the answer. `together`: all ranks of our group do so now, and begin at once."""
         assert self.reader is not None
         self.reader.let_go()                              # the server no longer counts what is held from here on
-        self.joined = None
+        self.joined, self.moved = None, False
         try:
             self.attachment.join(when, state, others, self.group if together else Group(),
                                  self.weights.get(state[0]) if state is not None else None)
@@ -203,12 +203,21 @@ class Shared(Link):
         """The place asked for, when the server has given it: an epoch may have to end before, or others to come."""
         if self.joined is None:
             assert self.reader is not None
-            while isinstance(joined := self.attachment.expect((Joined, Waits), FOREVER), Waits):
-                warn(f"this loader waits for its place in the stream: {joined.reason}")
-            assert isinstance(joined, Joined)
+            joined = self._answer()
             self.reader.place(joined.row, joined.ends, joined.generation)
             self.joined, self.members = joined, joined.members
         return self.joined
+
+    def _answer(self) -> Joined:
+        """To the last request: one that loads a state asks again."""
+        while True:
+            answer = self.attachment.expect((Joined, Waits), FOREVER)
+            assert isinstance(answer, Joined | Waits)
+            if answer.number < self.attachment.generation:
+                continue
+            if isinstance(answer, Joined):
+                return answer
+            warn(f"this loader waits for its place in the stream: {answer.reason}")
 
     def first(self) -> Place:
         """Where the loader begins that has no state of its own; also after another server has come."""
@@ -235,7 +244,7 @@ class Shared(Link):
             self.attachment.pump()
         if self.reader is None or self.attachment.gone is not None:
             self._again(place, untold)
-        elif not there and not self._placed_at(place):
+        elif not there and (self._asks_anew(moved) or not self._placed_at(place)):
             self.ask_for("epoch", place, together=moved)
         try:
             self._settle(place)
@@ -245,6 +254,10 @@ class Shared(Link):
             return self._alone_at(place, False)
         assert self.reader is not None
         return self.reader
+
+    def _asks_anew(self, moved: bool) -> bool:
+        """A state was loaded before the place came that was asked for without it, and nobody counts on our coming there."""
+        return moved and self.joined is None and self.group.here <= 1
 
     def _placed_at(self, place: Place) -> bool:
         """Has the server placed the reader there, or shortly before, just now?"""

@@ -92,3 +92,24 @@ def test_all_who_were_waited_for_see_the_first_epoch(epochs):
             for loader in loaders:
                 assert [epoch_of(loader, 8) for _ in range(epochs)] == [[1000 * e + k for k in range(3)] for e in range(epochs)]
                 loader.close()
+
+
+def test_a_state_loaded_in_the_middle_of_an_epoch_waits_for_nobody():
+    """Not for the epoch to end, which the place asked for before would have done: one thread may have both loaders."""
+    with serving(plan=fakes.plan(rows=400, width=64), most=8) as server:
+        loader = consumer(server, 8)
+        batches = iter(loader)
+        states = []
+        for _ in range(30):
+            next(batches)
+            states.append(loader.state_dict())
+        late, passed = consumer(server, 8), consumer(server, 8)
+        late.load_state_dict(states[-1])
+        assert next(iter(late)).label.tolist() == list(range(240, 248))
+        passed.load_state_dict(states[1])
+        with pytest.raises(DataError, match="E0831"):     # with no producer of its own, as `attach` has none
+            next(iter(passed))
+        for each in (late, passed):
+            each.close()
+        assert next(batches).label.tolist() == list(range(240, 248))
+        loader.close()
