@@ -192,7 +192,7 @@ class Loader:
         self.ids, valid = progress.ids, progress.valid
         self.valid = None if valid is None else self._convert(valid)
         for name in self._beside:
-            setattr(batch, name, self.ids if name == "ids" else self.valid)
+            setattr(batch, name, getattr(self, name))
 
     def _read(self, there: bool) -> Iterator[Any]:
         """The rest of the epoch, with a larger ring where values turn out too long for the one there is."""

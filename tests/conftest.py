@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
+from pipec.cli import main
 from pipec.runtime import opening
 
 # A slow machine is no failure, and a run tests what the last one did; PIPEC_RANDOM=1 looks elsewhere.
@@ -57,6 +58,21 @@ def in_threads(monkeypatch):
 def in_processes(monkeypatch):
     """As users have it; after `in_threads`."""
     monkeypatch.setitem(opening.open.__kwdefaults__, "workers", "process")
+
+
+@pytest.fixture
+def command(capfd):
+    """A command as a user types it: its exit status and what it printed, which is never a mistake of pipec's own."""
+    def run(*arguments):
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as left:
+            status = left.code
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err and "a mistake in pipec" not in err, err
+        return status, out, err
+
+    return run
 
 
 def picture(rng, height, width):

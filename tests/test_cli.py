@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from conftest import encoded, picture
 from PIL import Image
-from pipec.cli import main
 from pipec.cli.sheet import as_image, contact_sheet
 from pipec.cli.show import apart, described
 
@@ -23,19 +22,9 @@ PHOTOS = str(EXAMPLES / "photos.pipe")
 
 
 @pytest.fixture
-def pipec(tmp_path, monkeypatch, capfd, in_threads):
+def pipec(tmp_path, monkeypatch, command, in_threads):
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        try:
-            status = main([str(a) for a in arguments])
-        except SystemExit as left:
-            status = left.code
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err and "a mistake in pipec" not in err, err
-        return status, out, err
-
-    return run
+    return command
 
 
 WRONG = '''\
