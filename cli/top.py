@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..runtime.limits import show_size
 from ..runtime.messages import Member, Report
-from ..runtime.rendezvous import check_name, look, reports
+from ..runtime.rendezvous import check_name, look, process_of, reports
 from . import UsageError
 
 WIDE = 110                             # columns that a page needs where all is shown
@@ -54,9 +54,12 @@ def _look(name: str) -> Report:
         report = look(check_name(name))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if report is None:
-        raise UsageError(f"there is no server `{name}`; `pipec ps` lists those there are")
-    return report
+    if report is not None:
+        return report
+    if (pid := process_of(name)) is not None:
+        raise UsageError(f"`{name}`, process {pid}, gives no answer: it hangs, or is of another version of pipec; "
+                         f"`pipec stop {name}` ends it")
+    raise UsageError(f"there is no server `{name}`; `pipec ps` lists those there are")
 
 
 def screen(now: Report, before: Report | None, width: int = WIDE) -> RenderableType:

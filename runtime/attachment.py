@@ -18,6 +18,7 @@ from .messages import (
     Group,
     Join,
     Message,
+    Nonsense,
     Ready,
     Seek,
     Started,
@@ -37,6 +38,7 @@ class Attachment:
         self.failure: Failed | None = None
         self.inbox: list[Message] = []
         self.gone: str | None = None
+        self.strange = False                              # it has gone since what it says is no message
         self.generation = 0
         self.length: int | None = None
         self.data_fd = self.room_fd = self.heap_fd = self.ring_fd = -1
@@ -151,7 +153,7 @@ class Attachment:
                 elif message.generation == self.generation:
                     self.failure = message
         except Gone as error:
-            self.gone = str(error)
+            self.gone, self.strange = str(error), isinstance(error, Nonsense)
         if self.gone is None and self.pidfd is not None and select.select([self.pidfd], [], [], 0)[0]:
             self.gone = "its process has ended"
         self.news = self.gone is not None or self.failure is not None

@@ -96,6 +96,7 @@ def _loader(stream: Shared, plan: Plan, *, as_: str, allow_extern: bool, ranks: 
     if state is not None:
         made.load_state_dict(state)
     stream.group = Group(ranks.group, ranks.here, ranks.member, ranks.members)
+    stream.moved = False                                  # the place that is asked for is that of `state`
     stream.ask_for(stream.join, None if state is None else made.place(), together=True)
     return made
 

@@ -125,12 +125,16 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Processes that begin together: number `rank` of `world`, `here` of which are on this machine."""
+    """Processes that begin together: number `rank` of `world`, `here` of which are on this machine.
+
+    `moves`: how often their user has said where to go on. Who has done so more often waits for the others to follow.
+    """
 
     name: str = ""
     here: int = 1
     rank: int = 0
     world: int = 1
+    moves: int = 0
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):

@@ -153,20 +153,20 @@ class Places:
     def _others_read(self, client: Client) -> bool:
         return any(c is not client for c in self._reading())
 
-    def _groups(self) -> dict[tuple[str, int], dict[int, list[Client]]]:
-        """Of those who ask and belong to a group: (its name, ranks on this machine) → rank → clients, the oldest first."""
-        found: dict[tuple[str, int], dict[int, list[Client]]] = {}
+    def _groups(self) -> dict[tuple[str, int, int], dict[int, list[Client]]]:
+        """Of those who ask and belong to a group: (its name, ranks on this machine, moves) → rank → clients, oldest first."""
+        found: dict[tuple[str, int, int], dict[int, list[Client]]] = {}
         for client in self._asking():
             group = client.request.group if client.request is not None else None
             if group is not None and group.here > 1:
-                found.setdefault((group.name, group.here), {}).setdefault(group.rank, []).append(client)
+                found.setdefault((group.name, group.here, group.moves), {}).setdefault(group.rank, []).append(client)
         return found
 
     def _together(self, asking: list[Client]) -> list[Client]:
         """Those whose group has come: ranks begin at one place. A rank that asks twice begins twice, each time with the
         others."""
         early: set[Client] = set()
-        for (_, here), ranks in self._groups().items():
+        for (_, here, _), ranks in self._groups().items():
             rounds = min(map(len, ranks.values())) if len(ranks) >= here else 0
             early.update(c for clients in ranks.values() for c in clients[rounds:])
         return [c for c in asking if c not in early]
@@ -262,4 +262,4 @@ def _listed(numbers: Sequence[int]) -> str:
 def _sensible(request: Join) -> bool:
     group, state = request.group, request.state
     return (request.when in ("epoch", "now") and (state is None or all(0 <= n < 1 << 60 for n in state))
-            and 1 <= group.here <= group.world <= MOST_RANKS and 0 <= group.rank < group.world)
+            and group.moves >= 0 and 1 <= group.here <= group.world <= MOST_RANKS and 0 <= group.rank < group.world)

@@ -113,6 +113,13 @@ def connect(name: str) -> socket.socket | None:
     return sock
 
 
+def other_version(name: str, server: str = "", consumer: str = "") -> DataError:
+    """The error where a consumer and the server of this name don't speak the same language."""
+    told = f"it is of {server}" + (f", the consumer of {consumer}" if consumer else "")
+    return DataError("E0830", f"the server `{name}` is of another version of pipec than this consumer", notes=(
+        *([told] if server else []), f"`pipec stop {name}`, and serve again with the version that the trainings use"))
+
+
 def names() -> list[str]:
     """Names with a socket, of living servers or dead ones."""
     return sorted(p.stem for p in folder().glob("*.sock") if NAME.fullmatch(p.stem))

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from .. import __version__
 from . import messages, rendezvous
 from .client import Client
 from .consumer import Began, BrokenConsumer, Consumer
@@ -28,12 +27,13 @@ from .memory import PAGE, check_received, create, seal
 from .messages import Ask, Attach, Counts, Feedback, Gone, Join, Look, Nonsense, Report, Stop, Welcome
 from .places import Places
 from .plan import Plan
+from .rendezvous import other_version
 from .ring import Writer
 from .serve import as_data_error, counts_of, length_of, make_engine, take_feedback, use_ring, weights_of
 from .traffic import Reading
+from .wire import wire_version
 from .work import Work
 
-VERSION = f"{__version__}/1"           # of what is said over the socket
 HELLO_SECONDS = 30.0                   # until the first message of who connects
 DRAIN_SECONDS = 10.0                   # for what is there to be read, after it was told to end
 MOST_CLIENTS = 1024
@@ -222,6 +222,8 @@ class Server:
                 self._obey(client, message)
         except Gone as reason:
             self.rejected += isinstance(reason, Nonsense)
+            if isinstance(reason, Nonsense) and client.silent:   # maybe what another version says first
+                client.refuse(other_version(self.settings.name, wire_version()))
             client.gone = str(reason)
         except DataError as error:
             self._send_away(client, error)
@@ -248,9 +250,8 @@ class Server:
                 raise Nonsense("it says what it may not say here")
 
     def _attach(self, client: Client, message: Attach) -> None:
-        if message.version != VERSION:
-            raise DataError("E0830", f"the server `{self.settings.name}` is of another version of pipec",
-                            notes=(f"it is of {VERSION}, this consumer of {message.version[:40]}", "stop it and start it again"))
+        if message.version != wire_version():
+            raise other_version(self.settings.name, wire_version(), message.version[:40])
         if self.work.finished:
             raise self._no_more()
         if message.when_slow not in ("wait", "drop", "skip"):

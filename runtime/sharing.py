@@ -27,9 +27,10 @@ from .link import Link
 from .messages import Attach, Channel, Group, Joined, Waits, Welcome, error_of
 from .plan import Plan, RunKernel, reached
 from .plancache import version
-from .server import VERSION, Settings
+from .server import Settings
 from .session import Session
 from .spawned import code
+from .wire import wire_version
 from .work import Place
 
 AGAIN_SECONDS = 5.0                    # so long a consumer looks for a server that has died and may come back
@@ -45,7 +46,7 @@ def share_key(plan: Plan) -> str:
     texts = {k.name: k.key for k in plan.kernels}
     used = sorted({texts.get(name, name) for name in _kernels(plan)})
     above = _without_places(msgspec.to_builtins(plan.above, builtin_types=(bytes,)))
-    seen = msgspec.msgpack.encode([above, plan.rows, plan.seed, used, os.getcwd(), VERSION, version()])
+    seen = msgspec.msgpack.encode([above, plan.rows, plan.seed, used, os.getcwd(), wire_version(), version()])
     return hashlib.blake2b(seen, digest_size=16).hexdigest()
 
 
@@ -158,6 +159,7 @@ class Shared(Link):
         self.entered: Place | None = None                 # the first one
         self.members = 0
         self.group = Group()                              # of ranks that begin together
+        self.moves = 0                                    # how often the user has said where to go on
         self.alone: Session | None = None                 # a producer of our own, to catch up with the stream
         self.own: Callable[[], Session] | None = None
 
@@ -178,12 +180,15 @@ class Shared(Link):
             self.pidfd = os.pidfd_open(pid)
         self.attachment = Attachment(Channel(sock), self.pidfd)
         try:
-            welcome = self.attachment.attach(Attach(VERSION, self.label, self.when_slow))
+            welcome = self.attachment.attach(Attach(wire_version(), self.label, self.when_slow))
             self.layout, self.length = welcome.layout, welcome.length
             self.reader = RowReader(self.attachment, welcome.layout, writable=self.writable, when_slow=self.when_slow,
                                     number=welcome.member)
-        except BaseException:
+        except BaseException as error:
+            strange = self.attachment.strange
             self.leave()
+            if strange and isinstance(error, DataError):
+                raise rendezvous.other_version(self.server.name, consumer=wire_version()) from error
             raise
         return welcome
 
@@ -193,7 +198,8 @@ class Shared(Link):
         self.reader.let_go()                              # the server no longer counts what is held from here on
         self.joined, self.moved = None, False
         try:
-            self.attachment.join(when, state, others, self.group if together else Group(),
+            group = msgspec.structs.replace(self.group, moves=self.moves) if together else Group()
+            self.attachment.join(when, state, others, group,
                                  self.weights.get(state[0]) if state is not None else None)
         except DataError as error:
             if error.code != "E0807" or self.server.start is None:
@@ -237,6 +243,7 @@ class Shared(Link):
         """The reader, at this point of the stream. `there`: it stands there already."""
         place = (epoch, start, skip)
         moved, self.moved = self.moved, False
+        self.moves += moved
         if self.alone is not None:
             return self._alone_at(place, there)
         untold = self.reader is not None and self.attachment.gone is None and self.attachment.failure is None
@@ -256,8 +263,8 @@ class Shared(Link):
         return self.reader
 
     def _asks_anew(self, moved: bool) -> bool:
-        """A state was loaded before the place came that was asked for without it, and nobody counts on our coming there."""
-        return moved and self.joined is None and self.group.here <= 1
+        """A state was loaded, maybe before the place came that was asked for without it. Ranks of a group all ask, or none."""
+        return moved and (self.joined is None or self.group.here > 1)
 
     def _placed_at(self, place: Place) -> bool:
         """Has the server placed the reader there, or shortly before, just now?"""

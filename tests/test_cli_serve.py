@@ -226,6 +226,8 @@ def test_names(serve, pipec, monkeypatch):
     pid = str(served.process.pid)
     served.process.send_signal(signal.SIGSTOP)            # or a process that hangs
     assert [line.split() for line in pipec("ps")[1].splitlines()[1:]] == [["demo", pid, "no", "answer"]]
+    status, _, err = pipec("top", "demo", "--once")
+    assert status == 2 and f"`demo`, process {pid}, gives no answer: it hangs, or is of another version" in err
     status, _, err = pipec("stop", "demo")
     assert status == 2 and f"`demo` hasn't ended after 1 seconds; it is process {pid}: `kill -9 {pid}`" in err
 

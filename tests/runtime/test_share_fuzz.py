@@ -16,12 +16,13 @@ import pytest
 from pipec.runtime import rendezvous
 from pipec.runtime.memory import PAGE, Mapping, create
 from pipec.runtime.messages import Ask, Attach, Channel, Gone, Join, Look, Open, Seek, Stop, Welcome
-from pipec.runtime.server import VERSION
+from pipec.runtime.wire import wire_version
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fakes
 from served import consumer, layout_of, report, serving
 
+VERSION = wire_version()
 PEERS = int(os.environ.get("PIPEC_FUZZ", "250"))
 
 

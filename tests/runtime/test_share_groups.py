@@ -119,3 +119,32 @@ def test_ranks_go_on_together_where_their_states_say(epoch, monkeypatch):
         assert server.writer.head - before < 3 * rows
         for rank in ranks:
             rank.close()
+
+
+def test_ranks_that_load_a_state_in_the_middle_of_an_epoch_wait_for_one_another_only():
+    """Not for the epoch to end, which nobody reads on to here. The first has loaded its state before the second has come."""
+    with serving(plan=fakes.plan(rows=400, width=64), most=8) as server:
+        loader = consumer(server, 8)
+        batches = iter(loader)
+        for _ in range(30):
+            next(batches)
+        state = {**loader.state_dict(), "group": [2, 8, 1]}
+        got = {}
+
+        def goes_on(number):
+            rank = consumer(server, 8, rank=(number, 2))
+            with rank:
+                rank.load_state_dict(state)
+                got[number] = next(iter(rank)).label.tolist()
+
+        first = threading.Thread(target=goes_on, args=(0,))
+        first.start()
+        fakes.until(lambda: any(m.number == 2 for m in report(server).members) and report(server).waits)
+        second = threading.Thread(target=goes_on, args=(1,))
+        second.start()
+        for thread in (first, second):
+            thread.join(fakes.PATIENT)
+            assert not thread.is_alive()
+        assert got == {0: list(range(240, 248)), 1: list(range(248, 256))}
+        assert next(batches).label.tolist() == list(range(240, 248))
+        loader.close()
