@@ -19,7 +19,7 @@ import numpy as np
 from .. import __version__
 from ..kernels import extensions, jpeg
 from ..kernels.imagefile import read_header
-from ..runtime import caches, memory
+from ..runtime import caches, extension, memory
 from ..runtime.limits import available, show_size
 
 # Package to import, what it is installed by, what it brings.
@@ -159,6 +159,9 @@ def _ring() -> Iterator[tuple[str, str]]:
         yield GOOD, "batches are shared without copies: memory that is mapped twice works here"
     else:
         yield BAD, "memory can't be mapped twice here"
+    if extension.handover() is None:
+        yield LESS, ("C extension _handover: not built: when pipec is installed, it needs a C compiler; "
+                     "Python takes batches without it, more slowly")
     try:
         with open("/proc/self/pagemap", "rb") as file:
             file.read(8)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +21,8 @@ from .atomics import WAKE_HEAP, WAKE_ROOM, atomics
 from .attachment import Attachment, gone_error
 from .blocks import DTYPES, view
 from .errors import DataError
-from .even import EvenRows, Plain
+from .even import EvenRows, Names, Plain
+from .extension import handover
 from .layout import (
     END_COUNT,
     END_TABLE,
@@ -35,6 +38,7 @@ from .layout import (
     RELEASED,
     RUN,
     SHARE,
+    WAITED,
     Layout,
     Place,
 )
@@ -42,6 +46,7 @@ from .lease import Held, Leases, Span, bytes_at
 from .limits import available
 from .memory import PAGE, Mapping
 from .messages import error_of
+from .progress import Progress
 
 COPY_BELOW = 64 << 10                  # smaller arrays are copied: cheaper than keeping their pages
 A_BITE = 1 << 20
@@ -52,7 +57,7 @@ BYTES, TEXTS = msgspec.msgpack.Decoder(list[bytes | None]), msgspec.msgpack.Deco
 class Rows:
     """`count` rows as arrays; they stay as they are for as long as anybody keeps one of them.
 
-    `point`: `_next` and `_skip` of the last of them, where the reader is `brief`: these and `_count` are no fields then.
+    `point`: `_next` and `_skip` of the last of them, where the reader gives `only` some columns.
     """
 
     count: int
@@ -76,7 +81,7 @@ class RowReader:
         self.copies, self.may_lose = when_slow != "wait", when_slow == "skip"
         self.most = layout.capacity // SHARE
         self.exact = True                                 # else `take` gives what is there, at most about A_BITE
-        self.brief = False                                # leave out what nobody asks of plain batches, see Rows.point
+        self.only: Names | None = None                    # the columns that are asked for, where rows have fixed sizes
         fd = attachment.ring_fd
         self.header = Mapping(fd, 0, HEADER, double=False, write=False)
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
@@ -95,8 +100,17 @@ class RowReader:
         if not self.tables and all(p.dtype in DTYPES for p in layout.places):
             self.even = EvenRows(layout.places, self.plain, None if self.copies else COPY_BELOW, self.read_only)
         self.position = self.ends = self.run = 0
-        self.waited = 0.0
         self.rows = self.bytes = self.lost = 0
+        self.planned: tuple[int, Names | None] = (0, None)
+        self.taker: Any = None
+        native = handover()
+        if native is not None and self.even is not None and not self.copies and len(layout.places) <= native.COLUMNS:
+            points = tuple(word for m in self.points for word in (m.address, m.size // 8))
+            a, pidfd = attachment, attachment.pidfd
+            self.taker = native.Taker(
+                self.header_at, self.control_at, number, layout.capacity, points,
+                (a.data_fd, a.room_fd, a.heap_fd, a.channel.fileno(), -1 if pidfd is None else pidfd), self.leases.pagemap.fd,
+                int(writable), PAGE, attachment, self.leases.windows[0], self.leases.windows, self.leases.live, np.ndarray)
 
     def place(self, row: int, ends: int, generation: int = 0) -> None:
         """Go on at `row`, after `ends` ends of epochs: a place that the producer has given.
@@ -129,6 +143,8 @@ class RowReader:
             raise ValueError("a batch has at least one row")
         if n > self.most:
             return self._gathered(n) if self.exact else self.take(self.most)
+        if (made := self._taken(n)) is not None:
+            return Rows(n, *made)
         while True:
             count = self._await(n, self.exact)
             if count > 1 and not self.exact:
@@ -150,6 +166,46 @@ class RowReader:
         if rows.lease is None:                            # else it holds its rows: none are free yet
             self.release()
         return rows
+
+    def _taken(self, n: int) -> tuple[dict[str, Any], Any, tuple[int, int]] | None:
+        """Fields, lease and point of the next n rows where all is as usual, by the extension; None: it isn't."""
+        if self.taker is None or not self.exact or n > self.most:
+            return None
+        assert self.even is not None
+        if self.planned != (n, self.only):
+            self.planned = (n, self.only)
+            self.taker.plan(n, self.even.native(n, self.only, self.leases.windows[0]))
+        made: tuple[dict[str, Any], Any, tuple[int, int]] | None = self.taker.take(self.position, self.run, self.ends, self.rows)
+        if made is not None:
+            self.rows += n
+            self.position += n
+            self.bytes += n * self.even.row_bytes
+        return made
+
+    def straight(self, n: int, columns: Names, whole: bool) -> Iterator[tuple[Sequence[Any], Progress]]:
+        """Batches of n rows as they lie there: the arrays of these columns.
+
+        The last one of an epoch is smaller, or left out where only `whole` ones are wanted. Nothing of a batch is kept here
+        while the next one is waited for.
+        """
+        self.only = tuple({*columns, "_id"})
+        pick, progress = itemgetter(*columns, "_id"), partial(tuple.__new__, Progress)   # neither is a frame of Python
+        while True:
+            count, made = n, self._taken(n)
+            if made is None:
+                rows = self.take(n)
+                if rows is None:
+                    return
+                count, made = rows.count, (rows.fields, None, rows.point or (0, 0))
+                del rows
+                if count < n and whole:
+                    continue
+            fields, _, point = made
+            del made, _
+            *values, ids = pick(fields)
+            del fields
+            yield values, progress((*point, count, 0, ids, None))
+            del values, ids
 
     def skip(self, n: int) -> tuple[int, int, int] | None:
         """Pass over the next n rows, or those left of the epoch: (how many, `_next` and `_skip` of the last).
@@ -298,8 +354,13 @@ class RowReader:
                     os.eventfd_write(self.attachment.heap_fd, 1)
                 self.attachment.sleep()
         finally:
-            self.waited += (time.monotonic_ns() - started) / 1e9
-            self.atomics.wakes(self.control_at, int(1e9 * self.waited))
+            waited = self.atomics.load(self.control_at + WAITED)
+            self.atomics.wakes(self.control_at, waited + time.monotonic_ns() - started)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which it slept so far."""
+        return self.atomics.load(self.control_at + WAITED) / 1e9
 
     def _check(self, n: int, exact: bool) -> None:
         """Raise what ended the producer, unless the rows came in just before."""
@@ -358,8 +419,9 @@ class RowReader:
         if not self.tables:
             return False
         last = self.leases.live[-1]
-        return any(last.marks[part] - start > self.layout.places[part].heap // 2
-                   for part, start in held.marks.items() if self.layout.places[part].ragged and part in last.marks)
+        ends = {part: start for part, start, _ in last.spans}
+        return any(ends[part] - start > self.layout.places[part].heap // 2
+                   for part, start, _ in held.spans if self.layout.places[part].ragged and part in ends)
 
     # -- arrays
 
@@ -375,9 +437,9 @@ class RowReader:
     def _rows(self, count: int) -> Rows:
         """Arrays over the next rows: large ones are the ring's own memory, small ones copies."""
         if self.even is not None:
-            made, lease = self.even.take(self.leases, self.position, count, self.brief)
+            made, lease = self.even.take(self.leases, self.position, count, self.only)
             self.bytes += count * self.even.row_bytes
-            return Rows(count, made, lease, self._point(self.position + count - 1) if self.brief else None)
+            return Rows(count, made, lease, self._point(self.position + count - 1) if self.only is not None else None)
         entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
         large: list[Span] = []
         fields: dict[str, Any] = {}

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,12 @@ from .feed import data_error
 from .frames import Row
 from .held import Gaps, Target
 from .plan import Plan, Program, RunKernel, Slot, Step
+from .progress import Progress
 from .segments import Later
 from .texts import objects
+
+if TYPE_CHECKING:
+    from .attach import RowReader
 
 
 class Rows(Protocol):
@@ -37,22 +41,6 @@ class Reader(Protocol):
     def take(self, n: int) -> Rows | None:
         """The next n rows or fewer at the epoch's end, None after it."""
         ...
-
-
-class Progress(NamedTuple):
-    """Where to resume after a batch; `records` were delivered by it. Where `Below.replays`, `skip` counts batches.
-
-    `part`: that many micro-batches were delivered of the batch that begins here. `ids` u64[records]: the records' ids,
-    None where a batch isn't made of the ring's rows. `valid` bool[records]: False for records that only fill up the
-    last batch of a rank; None where there are none.
-    """
-
-    next: int
-    skip: int
-    records: int
-    part: int = 0
-    ids: NDArray[np.uint64] | None = None
-    valid: NDArray[np.bool_] | None = None
 
 
 class Below:
@@ -103,6 +91,14 @@ class Below:
         for later in (self.first, *self.later):
             later.start_epoch(epoch)
 
+    def straight(self, epoch: int, reader: RowReader, names: Sequence[str]) -> Iterator[tuple[Sequence[Any], Progress]]:
+        """`batches` where `handed`, with the values of these fields in this order."""
+        assert self.handed is not None
+        self.start_epoch(epoch)
+        batch = self.later[0]
+        whole = bool(batch.segment.start.options.get("whole"))
+        return reader.straight(batch.sizes["n"], tuple(self.handed[n] for n in names), whole)
+
     def batches(self, epoch: int, reader: Reader) -> Iterator[tuple[dict[str, Any], Progress]]:
         """What one epoch delivers, field by field, with the point to resume from after each."""
         self.start_epoch(epoch)
@@ -125,9 +121,6 @@ class Below:
             columns = rows.fields
             next_, skip = getattr(rows, "point", None) or (int(columns["_next"][-1]), int(columns["_skip"][-1]))
             progress = Progress(next_, skip, rows.count, 0, columns["_id"], columns.get("_valid"))
-            if self.handed is not None:
-                yield {name: columns[column] for name, column in self.handed.items()}, progress
-                continue
             fields = self._record_program(rows)
             row: Row | None = Row(fields, int(rows.fields["_id"][0]), progress.next, progress.skip, rows.count)
             for later in self.later:
@@ -135,8 +128,11 @@ class Below:
                 row = self._one(later, row)
                 if row is None:
                     break
+            del rows, columns, fields                     # nothing of a batch is kept here while the next one is waited for
             if row is not None:
-                yield row.fields, progress
+                made, row = row.fields, None
+                yield made, progress
+                del made
 
     def _one(self, later: Later, row: Row) -> Row | None:
         return later.one(row)[0]

@@ -43,13 +43,9 @@ def writes(as_: str) -> bool:
     return as_ == "torch"
 
 
-def converter(as_: str) -> Convert:
-    """Of a field of a batch as the runtime has it. What lies on a device already stays as it is."""
-    return {"torch": to_torch, "jax": to_jax}.get(as_, _as_it_is)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+def converter(as_: str) -> Convert | None:
+    """Of a field of a batch as the runtime has it, None where it stays that: arrays of NumPy, and what lies on a device."""
+    return {"torch": to_torch, "jax": to_jax}.get(as_)
 
 
 def _array(value: Any) -> Any:

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .below import Below, Progress
+from .below import Below
 from .below import Rows as RowsOf
 from .errors import DataError, warn
 from .feedback import names_in
 from .order import FOREVER
 from .plan import Plan, Segment, reached
+from .progress import Progress
 from .ranks import Deal, Part, RankSpec, check_own, deal
 
 Ints = NDArray[np.int64]

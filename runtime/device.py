@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .below import Below, Progress, Reader, Rows
+from .below import Below, Reader, Rows
 from .blocks import Ints
 from .feed import data_error
 from .frames import Row
@@ -21,6 +21,7 @@ from .objects import load
 from .onchip import DeviceProgram, Failed, on_device
 from .placement import begins
 from .plan import Plan, Slot, Step
+from .progress import Progress
 from .segments import Later
 
 TURNS = 2                  # batches that may be on their way at once

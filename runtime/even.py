@@ -12,14 +12,14 @@ import numpy as np
 
 from .blocks import DTYPES
 from .layout import Place
-from .lease import Lease, Leases, Span, bytes_at
+from .lease import Lease, Leases, Span, Window, bytes_at
 from .memory import Mapping
 
-LEFT_OUT = ("_next", "_skip", "_count")   # where the reader is brief
+Names = tuple[str, ...]
 
 
-class Piece(NamedTuple):
-    """One column of a batch: its byte ring, bytes of a row and of all rows, and how they are seen."""
+class Column(NamedTuple):
+    """One column of a batch: its byte ring, bytes of a row and of all rows, how they are seen, and do they lie over the ring."""
 
     part: int
     name: str
@@ -27,6 +27,7 @@ class Piece(NamedTuple):
     size: int
     dtype: Any
     shape: tuple[int, ...]
+    shared: bool
 
 
 class Plain:
@@ -52,35 +53,41 @@ class EvenRows:
         """`share_from`: arrays of so many bytes lie over the ring, None: none do."""
         self.places, self.plain, self.share_from, self.read_only = places, plain, share_from, read_only
         self.row_bytes = sum(p.row_bytes for p in places)
-        self.names: dict[str, Any] = {}
-        self.planned = (0, False)
-        self.large: list[Piece] = []
-        self.small: list[Piece] = []
+        self.planned: tuple[int, Names | None] = (0, None)
+        self.columns: tuple[Column, ...] = ()
 
-    def _plan(self, count: int, brief: bool) -> None:
-        self.planned, self.names, self.large, self.small = (count, brief), {}, [], []
-        for part, place in enumerate(self.places):
-            if brief and place.name in LEFT_OUT:
-                continue
-            self.names[place.name] = None                 # fields keep the columns' order
-            size = count * place.row_bytes
-            shape = (count, *(int(d or 0) for d in place.dims))
-            shared = self.share_from is not None and size >= self.share_from
-            piece = Piece(part, place.name, place.row_bytes, size, DTYPES[place.dtype], shape)
-            (self.large if shared else self.small).append(piece)
+    def plan(self, count: int, only: Names | None) -> tuple[Column, ...]:
+        """How `count` rows are seen: all columns, or these."""
+        return tuple(self._column(part, place, count) for part, place in enumerate(self.places)
+                     if only is None or place.name in only)
 
-    def take(self, leases: Leases, position: int, count: int, brief: bool) -> tuple[dict[str, Any], Lease | None]:
-        """The rows from `position` on, and what keeps them in the ring where some arrays lie in it. `brief`: see Rows.point."""
-        if self.planned != (count, brief):
-            self._plan(count, brief)
-        fields, lease = self.names.copy(), None
-        if self.large:
-            spans = [Span(part, position * row_bytes, size) for part, _, row_bytes, size, _, _ in self.large]
+    def _column(self, part: int, place: Place, count: int) -> Column:
+        size = count * place.row_bytes
+        shape = (count, *(int(d or 0) for d in place.dims))
+        shared = self.share_from is not None and size >= self.share_from
+        return Column(part, place.name, place.row_bytes, size, DTYPES[place.dtype], shape, shared)
+
+    def native(self, count: int, only: Names | None, window: Window) -> tuple[tuple[Any, ...], ...]:
+        """The plan as `Taker.plan` wants it, with where each column is read: shared ones in `window`."""
+        columns = self.plan(count, only)
+        maps = (window.maps[c.part] if c.shared else self.plain.of(c.part) for c in columns)
+        return tuple((*c, m.address, m.size) for c, m in zip(columns, maps, strict=True))
+
+    def take(self, leases: Leases, position: int, count: int,
+             only: Names | None) -> tuple[dict[str, Any], Lease | None]:
+        """The rows from `position` on, and what keeps them in the ring where some arrays lie in it."""
+        if self.planned != (count, only):
+            self.planned, self.columns = (count, only), self.plan(count, only)
+        lease = None
+        if spans := [Span(c.part, position * c.row_bytes, c.size) for c in self.columns if c.shared]:
             window = leases.window(spans)
             lease = leases.hold(window, position, position + count, spans)
-            for span, (_, name, _, size, dtype, shape) in zip(spans, self.large):
-                fields[name] = bytes_at(lease, window.address(span), size, self.read_only).view(dtype).reshape(shape)
-        for part, name, row_bytes, size, dtype, shape in self.small:
+        fields: dict[str, Any] = {}
+        for part, name, row_bytes, size, dtype, shape, shared in self.columns:
+            if shared:
+                at = window.address((part, position * row_bytes, size))
+                fields[name] = bytes_at(lease, at, size, self.read_only).view(dtype).reshape(shape)
+                continue
             mapping = self.plain.of(part)
             raw: bytes | bytearray = ctypes.string_at(mapping.address + position * row_bytes % mapping.size, size)
             made = np.frombuffer(raw if self.read_only else bytearray(raw), dtype)

@@ -29,6 +29,8 @@ SHARE = 4                              # one reservation or one batch takes at m
 MOST_ROWS = 1 << 40
 DEFAULT_BYTES = 1 << 30
 DEFAULT_HEAP = 64 << 20
+POINTS = ("_next", "_skip")
+POINTS_STAY = 1                        # of so many rows before those in the ring, so that a reader's own can be found again
 HIDDEN = (Column("_id", "u64", ()), Column("_next", "i64", ()), Column("_skip", "i64", ()), Column("_count", "i64", ()))
 
 
@@ -120,7 +122,7 @@ def _lay_out(columns: Sequence[Column], capacity: int, heap: int) -> Layout:
     places, offset = [], HEADER
     for column in columns:
         width = row_bytes(column)
-        size = max(PAGE, pages(capacity * width))
+        size = max(PAGE, pages((capacity + POINTS_STAY * (column.name in POINTS)) * width))
         place = Place(column.name, column.dtype, column.dims, width, offset, size)
         offset += size
         if is_ragged(column):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .atomics import atomics
 from .errors import DataError
+from .extension import handover
 from .limits import show_size
 from .memory import PAGE, Mapping, Pagemap, drop, faults
 
@@ -32,16 +33,16 @@ class Window:
 
     def __init__(self, fd: int, parts: Sequence[tuple[int, int]]):
         self.maps = [Mapping(fd, offset, size, double=True, write=False, copy_on_write=True) for offset, size in parts]
-        self.held: list[Held] = []
 
-    def address(self, span: Span) -> int:
-        mapping = self.maps[span.part]
-        return mapping.address + span.position % mapping.size
+    def address(self, span: tuple[int, int, int]) -> int:
+        part, position, _ = span                          # a Span
+        mapping = self.maps[part]
+        return mapping.address + position % mapping.size
 
-    def pages(self, span: Span) -> tuple[int, int]:
+    def pages(self, span: tuple[int, int, int]) -> tuple[int, int]:
         """(first page's address, end of the last page)."""
         start = self.address(span)
-        return start // PAGE * PAGE, -(-(start + span.size) // PAGE) * PAGE
+        return start // PAGE * PAGE, -(-(start + span[2]) // PAGE) * PAGE
 
 
 class Held:
@@ -49,27 +50,10 @@ class Held:
 
     __slots__ = ("ended", "faults", "moved", "spans", "start", "stop", "window")
 
-    def __init__(self, window: Window, start: int, stop: int, spans: Sequence[Span], seen: int):
+    def __init__(self, window: Window, start: int, stop: int, spans: Sequence[tuple[int, int, int]], seen: int):
         """`seen`: page faults before anybody can have written to it, where that can be."""
         self.window, self.start, self.stop, self.spans, self.faults = window, start, stop, spans, seen
         self.moved = self.ended = False
-
-    @property
-    def pages(self) -> list[tuple[int, int]]:
-        """(first page's address, end of the last page) of each span."""
-        return [self.window.pages(span) for span in self.spans]
-
-    @property
-    def marks(self) -> dict[int, int]:
-        """The first position in each byte ring."""
-        return {span.part: span.position for span in self.spans}
-
-    @property
-    def bytes(self) -> int:
-        return sum(end - first for first, end in self.pages)
-
-    def covers(self, page: int) -> bool:
-        return any(first <= page < end for first, end in self.pages)
 
 
 class Lease:
@@ -78,13 +62,28 @@ class Lease:
     The store goes to memory of this process, so in a forked child it means nothing.
     """
 
-    __slots__ = ("__weakref__", "held")
+    __slots__ = ("held",)
 
     def __init__(self, held: Held):
         self.held = held
 
     def __del__(self) -> None:
         self.held.ended = True
+
+
+IN_PYTHON = (Held, Lease)
+if not TYPE_CHECKING and handover() is not None:          # the same for `handover.c`
+    Held, Lease = handover().Held, handover().Lease
+
+
+def pages_of(held: Held) -> list[tuple[int, int]]:
+    """(first page's address, end of the last page) of each span of a batch."""
+    return [held.window.pages(span) for span in held.spans]
+
+
+def bytes_of(held: Held) -> int:
+    """Bytes of the pages that a batch lies on."""
+    return sum(end - first for first, end in pages_of(held))
 
 
 class Piece:
@@ -117,7 +116,7 @@ class Leases:
         """`budget`: bytes of batches that may be moved aside. `writable`: whoever holds arrays may write to them."""
         self.fd, self.parts, self.budget, self.writable = fd, tuple(parts), budget, writable
         self.windows = [Window(fd, parts)]
-        self.live: list[Held] = []                        # in order of rows
+        self.live: list[Held] = []                        # in order of rows; these lists stay, `handover.c` holds them
         self.pagemap = Pagemap()
         self.private = 0                                  # bytes of batches moved aside
         self.counts = Counts()
@@ -134,8 +133,8 @@ class Leases:
 
     def _clean(self, window: Window, first: int, end: int) -> bool:
         """No page of the range is a private copy. Only pages of live batches can be, and mostly those at its ends."""
-        for held in window.held:
-            for a, b in held.pages:
+        for held in self._within(window):
+            for a, b in pages_of(held):
                 a, b = max(a, first), min(b, end)
                 if a < b and (held.moved or (self.writable and self.pagemap.private(a, (b - a) // PAGE).any())):
                     return False
@@ -144,7 +143,6 @@ class Leases:
     def hold(self, window: Window, start: int, stop: int, spans: Sequence[Span]) -> Lease:
         held = Held(window, start, stop, spans, faults() if self.writable else 0)
         self.live.append(held)
-        window.held.append(held)
         return Lease(held)
 
     def reclaim(self) -> None:
@@ -152,25 +150,31 @@ class Leases:
         ended = [held for held in self.live if held.ended]
         if not ended:
             return
-        self.live = [held for held in self.live if not held.ended]
+        self.live[:] = [held for held in self.live if not held.ended]
         for held in ended:
-            held.window.held.remove(held)
             if held.moved:
-                self.private -= held.bytes
+                self.private -= bytes_of(held)
         now = faults() if self.writable else 0
         for held in ended:
             if held.moved or (self.writable and held.faults != now):
                 self._restore(held)
         if len(self.windows) > 1:                         # the first one that is free is used again, others go
-            self.windows = [w for k, w in enumerate(self.windows) if w.held or k == 0]
+            self.windows[:] = [w for k, w in enumerate(self.windows) if k == 0 or self._within(w)]
+
+    def _within(self, window: Window) -> list[Held]:
+        return [held for held in self.live if held.window is window]
 
     def _restore(self, held: Held) -> None:
         """Drop private pages, except those at the ends that a live batch also lies on."""
-        others = held.window.held
-        for first, end in held.pages:
-            while first < end and any(o.covers(first) for o in others):
+        others = [pages for other in self._within(held.window) for pages in pages_of(other)]
+
+        def kept(page: int) -> bool:
+            return any(first <= page < end for first, end in others)
+
+        for first, end in pages_of(held):
+            while first < end and kept(first):
                 first += PAGE
-            while first < end and any(o.covers(end - PAGE) for o in others):
+            while first < end and kept(end - PAGE):
                 end -= PAGE
             if first < end:
                 if held.moved:
@@ -198,26 +202,26 @@ class Leases:
         Adding zero to one byte of a page is a write to the kernel, which copies the page, and changes nothing for
         a thread that reads or writes the same page just then.
         """
-        if self.private + held.bytes > self.budget:
+        if self.private + bytes_of(held) > self.budget:
             gc.collect()                                  # batches in reference cycles
             self.reclaim()
             if held.ended:
                 return
-            if self.private + held.bytes > self.budget:
+            if self.private + bytes_of(held) > self.budget:
                 raise self._too_much()
-        for first, end in held.pages:
+        for first, end in pages_of(held):
             atomics().touch(first, (end - first) // PAGE, PAGE, 0)
         held.moved = True
-        self.private += held.bytes
+        self.private += bytes_of(held)
         self.counts.moved += 1
-        self.counts.moved_bytes += held.bytes
+        self.counts.moved_bytes += bytes_of(held)
 
     def _too_much(self) -> DataError:
         kept = [held for held in self.live if not held.ended]
         rows = f"{kept[0].start:,} to {kept[-1].stop:,}" if kept else "none"
         return DataError(
             "E0808", f"{len(kept)} batches are still held and fill the ring",
-            notes=(f"held: {show_size(sum(h.bytes for h in kept))}, the rows {rows} since the start",
+            notes=(f"held: {show_size(sum(bytes_of(h) for h in kept))}, the rows {rows} since the start",
                    f"{show_size(self.private)} of them were copied aside already, of {show_size(self.budget)} allowed",
                    "keep copies (`batch.image.clone()`, `np.array(batch.image)`) or fewer batches, "
                    "or write a larger `memory=`"),

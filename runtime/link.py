@@ -20,6 +20,7 @@ class Link:
         """`writable`: the loop may write into its batches."""
         self.writable = writable
         self.pid = os.getpid()
+        self.forked = False                               # this is a forked child: none of it is ours
         self.pidfd: int | None = None                     # of the producer's process
         self.attachment: Attachment
         self.reader: RowReader | None = None
@@ -50,8 +51,9 @@ class Link:
             self.attachment.close()
         self._forget_process()
 
-    def forked(self) -> None:
+    def let_go(self) -> None:
         """In a forked child."""
+        self.forked = True
         if hasattr(self, "attachment"):
             with contextlib.suppress(OSError):
                 self.attachment.close()
@@ -67,7 +69,7 @@ class Link:
 
 def _after_fork() -> None:
     for link in list(links):
-        link.forked()
+        link.let_go()
 
 
 os.register_at_fork(after_in_child=_after_fork)

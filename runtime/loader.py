@@ -6,6 +6,7 @@ After an error, or after `load_state_dict`, the next iteration goes on where the
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import itertools
@@ -32,6 +33,7 @@ from .messages import Ask, Counts, Feedback
 from .objects import load
 from .opening import wants_device
 from .plan import Plan
+from .progress import Progress
 from .ranks import RankSpec
 from .session import Session
 from .sharing import Shared
@@ -76,7 +78,7 @@ class Loader:
         importing = imports(as_)
         self._names = _chosen(plan, fields)
         self.batch_type = _batch_type(plan, self._names)
-        self._beside = [name for name in ("ids", "valid") if name not in self.batch_type._fields]
+        self._tells_ids = "ids" not in self.batch_type._fields
         self._memory = None if memory is None else parse_size(memory)
         options = {"threads": self.threads, "allow_extern": allow_extern, "processes": workers == "process"}
         options |= self._group.options if self._group is not None else {}
@@ -124,23 +126,37 @@ class Loader:
         self._coming = None
         epoch = self._epoch
         made: list[Any] = []                              # the loop holds its batch, we don't
-        kind, names, convert, pid = self.batch_type, self._names, self._convert, self._box.pid
+        kind, convert, box, lost = functools.partial(tuple.__new__, self.batch_type), self._convert, self._box, 0
         try:
-            for fields, progress in self._read(there):
-                made.append(kind(*[convert(fields[name]) for name in names]))
-                del fields
-                self._next, self._skip, self._part = progress.next, progress.skip, progress.part
-                self._tell(made[0], progress)
-                if self._weighs and self._version_of != epoch:
-                    self._note_version(epoch)
-                self._batches += 1
-                now = time.perf_counter()
-                self._seconds += now - started            # with the loop's own time since the last batch
-                started = now
-                yield made.pop()
-                if self._turn is not turn or os.getpid() != pid:
-                    self._usable()
-                    raise RuntimeError("this iteration has ended: another one over the same loader has begun since")
+            while True:
+                try:
+                    for values, progress in self._source(there):
+                        made.append(kind(values if convert is None else [convert(value) for value in values]))
+                        del values
+                        self._next, self._skip, _, self._part, *_ = progress
+                        self.ids = progress.ids
+                        if self._tells_ids:
+                            made[0].ids = progress.ids
+                        if progress.valid is not None or self.valid is not None:
+                            self._tell_valid(made[0], progress.valid)
+                        if self._weighs and self._version_of != epoch:
+                            self._note_version(epoch)
+                        self._batches += 1
+                        now = time.perf_counter()
+                        self._seconds += now - started    # with the loop's own time since the last batch
+                        started = now
+                        yield made.pop()
+                        if self._turn is not turn or box.forked:
+                            self._usable()
+                            raise RuntimeError("this iteration has ended: another one over the same loader has begun since")
+                    break
+                except DataError as error:
+                    larger = self._again(error, lost)
+                there = False
+                if larger is None:
+                    lost += 1
+                else:
+                    self._box.restart(larger)
             self._seconds += time.perf_counter() - started    # until it was known that no more come
         except DataError as error:
             self._begun = False                           # the next iteration goes on here
@@ -187,38 +203,45 @@ class Loader:
             part = slice(first, first + MOST_VALUES)
             self._box.attachment.say(Feedback(epoch, name, each[part].tobytes(), numbers[part].tobytes()))
 
-    def _tell(self, batch: Any, progress: Any) -> None:
-        """`batch.ids` and `batch.valid`, where fields of these names don't stand there."""
-        self.ids, valid = progress.ids, progress.valid
-        self.valid = None if valid is None else self._convert(valid)
-        for name in self._beside:
-            setattr(batch, name, getattr(self, name))
+    def _tell_valid(self, batch: Any, valid: Any) -> None:
+        """`loader.valid`, and `batch.valid` where no field of this name stands there."""
+        self.valid = valid if valid is None or self._convert is None else self._convert(valid)
+        if "valid" not in self.batch_type._fields:
+            batch.valid = self.valid
 
-    def _read(self, there: bool) -> Iterator[Any]:
-        """The rest of the epoch, with a larger ring where values turn out too long for the one there is."""
-        lost = 0
-        while True:
-            try:
-                reader = self._box.reader_at(*self.place(), there)
-                group, part, start = self._group, self._part, (self._next, self._skip)
-                reader.exact = getattr(self._below, "stacks", True)
-                reader.brief = group is None and getattr(self._below, "handed", None) is not None
-                dealt = reader if group is None else group.reader(reader, self.place()[1], self._box.length)
-                batches = self._below.batches(self._epoch, dealt)
-                batches = itertools.islice(batches, self._skip, None) if self.replays else batches
-                yield from batches if group is None else group.batches(batches, part, start)
-                return
-            except DataError as error:
-                if error.code == "E0807" and self._box.restarts and lost < MOST_RESTARTS:
-                    lost, there = lost + 1, False         # a new server, or one for us alone, goes on here
-                    continue
-                heaps = [p.heap for p in self._box.layout.places if p.ragged]
-                if error.code != "E0809" or self._memory is not None or not heaps:
-                    raise
-                larger = layout_for(self.plan, self._below, self.threads, None, 4 * max(heaps))
-                there = False
-            del reader
-            self._box.restart(larger)
+    def _source(self, there: bool) -> Iterator[tuple[Sequence[Any], Progress]]:
+        """The rest of the epoch: the values of our fields, batch by batch."""
+        reader = self._box.reader_at(*self.place(), there)
+        group, below = self._group, self._below
+        reader.exact, reader.only = getattr(below, "stacks", True), None
+        if group is None and getattr(below, "handed", None) is not None:
+            straight: Iterator[tuple[Sequence[Any], Progress]] = below.straight(self._epoch, reader, self._names)
+            return straight
+        dealt = reader if group is None else group.reader(reader, self.place()[1], self._box.length)
+        batches = below.batches(self._epoch, dealt)
+        batches = itertools.islice(batches, self._skip, None) if self.replays else batches
+        if group is not None:
+            batches = group.batches(batches, self._part, (self._next, self._skip))
+        return self._in_order(batches)
+
+    def _in_order(self, batches: Iterator[tuple[dict[str, Any], Progress]]) -> Iterator[tuple[Sequence[Any], Progress]]:
+        for fields, progress in batches:
+            values = [fields[name] for name in self._names]
+            del fields                                    # nothing of a batch is kept while the next one is waited for
+            yield values, progress
+            del values
+
+    def _again(self, error: DataError, lost: int) -> Layout | None:
+        """How the epoch goes on after an error: with a new server, or one for us alone (None), or with a larger ring.
+
+        `lost`: how many producers were lost in it. Raises what ends it.
+        """
+        if error.code == "E0807" and self._box.restarts and lost < MOST_RESTARTS:
+            return None
+        heaps = [p.heap for p in self._box.layout.places if p.ragged]
+        if error.code != "E0809" or self._memory is not None or not heaps:
+            raise error
+        return layout_for(self.plan, self._below, self.threads, None, 4 * max(heaps))
 
     def place(self) -> tuple[int, int, int]:
         """Epoch, next and skip from which rows are asked for."""
@@ -362,7 +385,8 @@ def _batch_type(plan: Plan, names: Sequence[str]) -> Any:
     """A named tuple of the program's fields, which may have attributes beside them."""
     made: Any = namedtuple(  # type: ignore[misc]
         re.sub(r"\W|^(?=\d)", "_", plan.name) or "batch", [_attribute(n) for n in names], rename=True)
-    return type(made.__name__, (made,), {"__doc__": f"One batch of `{plan.name}`."})
+    beside = {name: None for name in ("ids", "valid") if name not in made._fields}
+    return type(made.__name__, (made,), {"__doc__": f"One batch of `{plan.name}`.", **beside})
 
 
 def _array(values: Any) -> Any:

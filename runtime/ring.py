@@ -32,6 +32,7 @@ from .layout import (
     HEAP_WANTED,
     HOLDER,
     INTACT,
+    POINTS_STAY,
     ROOM_WANTED,
     RUN,
     SHARE,
@@ -122,6 +123,7 @@ class Writer:
         self.outstanding: deque[Reservation] = deque()
         self.began: deque[Began] = deque()
         self.head = self.tail = self.ends = self.intact = self.legible = self.floor = self.runs = 0
+        self.places: tuple[tuple[Consumer, ...], int] = ((), -1)   # for which `floor` holds
         self.bytes = 0
         self.waited = 0.0                                 # seconds for which there was no room
 
@@ -145,6 +147,7 @@ class Writer:
 
     def least(self) -> int:
         """The row before which nobody reads any more that the producer waits for."""
+        self.places = self._places()                      # before they are read: who moves meanwhile has another
         counted: list[int] = []
         lossy: list[int] = []
         for consumer in self._readers():
@@ -154,6 +157,10 @@ class Writer:
         elif lossy:                                       # the fastest of those that may lose rows sets the pace
             self.floor = max(lossy)
         return self.floor
+
+    def _places(self) -> tuple[tuple[Consumer, ...], int]:
+        """Changes when a consumer comes, goes or is placed; as long as it doesn't, `least` never falls."""
+        return self.consumers, sum(c.generation for c in self.consumers)
 
     def _readers(self) -> list[Consumer]:
         """Consumers that read, their pages read anew."""
@@ -254,7 +261,10 @@ class Writer:
     def reserve(self, run: Run, rows: int) -> Reservation | None:
         with self.turn:
             def fits() -> bool:
-                return self.tail + rows - self.least() <= self._span(rows)
+                """Pages of consumers are read only where what was read last isn't enough."""
+                span = self._span(rows)
+                sure = self.tail + rows - self.floor <= span and self.places == self._places()
+                return sure or self.tail + rows - self.least() <= span
 
             while True:
                 if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows), self._held):
@@ -264,8 +274,8 @@ class Writer:
                         continue
                     reservation = Reservation(self.tail, rows, {})
                     self.tail += rows
-                    self.legible = max(self.legible, self.tail - self.layout.capacity)
-                    self._overwrites(self.legible)
+                    self.legible = max(self.legible, self.tail - self.layout.capacity - POINTS_STAY)
+                    self._overwrites(self.tail - self.layout.capacity)
                     self.outstanding.append(reservation)
                     break
             for place in self.fixed.values():
@@ -275,11 +285,8 @@ class Writer:
             return reservation
 
     def _span(self, rows: int) -> int:
-        """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too.
-
-        The row before a reader's stays, so that its point can be found again.
-        """
-        most = self.layout.capacity - 1
+        """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too."""
+        most = self.layout.capacity
         if self.max_skew is None:
             return most
         asked = max((c.ahead() for c in self.consumers if c.active), default=0)

@@ -168,7 +168,7 @@ class Server:
         if self.drain_until is None and (self.work.finished or self.draining):
             self._tell_end()
         elif self.drain_until == float("inf") and self.draining:
-            self.drain_until = time.monotonic() + DRAIN_SECONDS
+            self._stop_listening()
         if self.drain_until is None:
             self.places.arrange()
         now = time.monotonic()
@@ -206,7 +206,7 @@ class Server:
         except OSError:                                   # it has left again, or there are no more fds
             return
         client = Client(sock)
-        if client.uid != os.getuid() or len(self.clients) >= MOST_CLIENTS:
+        if client.uid != os.getuid() or self.draining or len(self.clients) >= MOST_CLIENTS:
             self.rejected += 1
             client.close()
             return
@@ -234,8 +234,6 @@ class Server:
                 client.send(self.report())
             case Stop():
                 self.stop()
-            case Attach() if self.draining and self.settings.linger is not None:
-                pass                                      # who may start the next server does so when we have ended
             case Attach() if client.member is None:
                 self._attach(client, message)
             case Join() if client.member is not None:
@@ -254,8 +252,8 @@ class Server:
     def _attach(self, client: Client, message: Attach) -> None:
         if message.version != wire_version():
             raise other_version(self.settings.name, wire_version(), message.version[:40])
-        if self.work.finished or self.draining:
-            raise self._end_error()
+        if self.work.finished:
+            raise self._no_more()
         if message.when_slow not in ("wait", "drop", "skip"):
             raise Nonsense("no such when_slow")
         (control,) = client.channel.take_fds(1)
@@ -332,11 +330,18 @@ class Server:
 
     def _tell_end(self) -> None:
         """All epochs are written, and may take as long as they like to be read; or it was told to end, and hurries."""
-        self.drain_until = time.monotonic() + DRAIN_SECONDS if self.draining else float("inf")
+        self.drain_until = float("inf")
         self.work.halt()
-        if not self.draining:
+        if self.draining:
+            self._stop_listening()
+        else:
             self.places.all_written()
         self._tell(self._end_error())
+
+    def _stop_listening(self) -> None:
+        self.drain_until = time.monotonic() + DRAIN_SECONDS
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(self.listener)
 
     def _end_error(self) -> DataError:
         return self._no_more() if self.work.finished else DataError(

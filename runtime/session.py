@@ -113,7 +113,7 @@ class Session(Link):
             self.thread.join(LEAVE_SECONDS)
             self.thread = None
 
-    def forked(self) -> None:
-        super().forked()
+    def let_go(self) -> None:
+        super().let_go()
         if self.process is not None:
             self.process.returncode = 0                   # not our child

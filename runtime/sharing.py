@@ -357,7 +357,7 @@ def checked_plan(welcome: Welcome) -> Plan:
 
 def label() -> str:
     """Who we are, for people: the script's name, or the package's."""
-    folder, name = os.path.split(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c") else ("", "")
+    folder, name = os.path.split(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c") else ("", "")
     return (os.path.basename(folder) if name == "__main__.py" else name) or "python"   # `python -m folder`
 
 

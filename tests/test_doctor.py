@@ -6,7 +6,7 @@ import os
 import pytest
 from pipec.cli import doctor, main
 from pipec.kernels import extensions, jpeg
-from pipec.runtime import memory
+from pipec.runtime import extension, memory
 
 
 @pytest.fixture
@@ -49,6 +49,12 @@ def test_the_extension_of_tables(told, monkeypatch, there, line):
     monkeypatch.setattr(extensions, "extension", lambda: there)
     status, text = told()
     assert status == 0 and line in text
+
+
+def test_the_extension_of_sharing(told, monkeypatch):
+    monkeypatch.setattr(extension, "handover", lambda: None)
+    status, text = told()
+    assert status == 0 and "– C extension _handover: not built: when pipec is installed, it needs a C compiler" in text
 
 
 def test_extras_that_are_missing(told, monkeypatch):

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from pipec.runtime.below import Progress
+from msgspec.structs import replace
+from pipec.runtime.below import Below
 from pipec.runtime.blocks import view
 from pipec.runtime.errors import DataError, Where
 from pipec.runtime.loader import Loader
-from pipec.runtime.plan import Column, Plan, Program, Segment, Start
+from pipec.runtime.plan import Column, Plan, Program, Segment, Slot, Start
 
 WIDTH = 30_011
 PATIENT = 120                          # seconds until a test gives up: the machine may be busy
@@ -28,11 +29,29 @@ def until(condition, told=lambda: "it never came"):
 
 def plan(rows=1000, width=WIDTH, batch=32, **options):
     """A plan whose first segment carries the fake engine's options."""
-    program = Program((), (), (), ())
-    start = Start("source", {"rows": rows, "width": width, **options})
+    nothing = Program((), (), (), ())
+    source = Start("source", {"rows": rows, "width": width, **options})
+    names = (("image", "field.image"), ("label", "field.label"))
+
+    def passed_on(*before):
+        slots = (Slot("field.image", "u8", (*before, width)), Slot("field.label", "i64", before))
+        return Program(slots, names, (), names)
+
     columns = (Column("image", "u8", (width,)), Column("label", "i64", ()))
-    below = (Segment(Start("ring"), program), Segment(Start("batch", {"has": ("n",), "n": batch}), program))
-    return Plan("train", "train.pipe", 3, (), (Segment(start, program),), below, columns, columns, (), {}, "abc")
+    below = (Segment(Start("ring"), passed_on()), Segment(batches_of(batch), passed_on(None)))
+    emitted = (Column("image", "u8", (None, width)), Column("label", "i64", (None,)))
+    return Plan("train", "train.pipe", 3, (), (Segment(source, nothing),), below, columns, emitted, (), {}, "abc")
+
+
+def batches_of(n):
+    size = Slot("n", "i64", (), value=(n,))
+    return Start("batch", {"has": ("n",), "whole": False, "edges": None}, Program((size,), (), (), (("n", "n"),)))
+
+
+def below(made, batch):
+    """What a consumer runs, with a batch size of its own."""
+    first, second = made.below
+    return Below(replace(made, below=(first, replace(second, start=batches_of(batch)))), {})
 
 
 def content(epoch, position, width=WIDTH):
@@ -83,26 +102,9 @@ class Engine:
         sink.end_epoch(epoch)
 
 
-class Below:
-    """Batches that are plain runs of rows."""
-
-    drops_smaller, stacks = False, True
-
-    def __init__(self, plan):
-        self.batch_size = plan.below[1].start.options["n"]
-
-    def start_epoch(self, epoch):
-        pass
-
-    def batches(self, epoch, reader):
-        while (rows := reader.take(self.batch_size)) is not None:
-            yield ({"image": rows.fields["image"], "label": rows.fields["label"]},
-                   Progress(int(rows.fields["_next"][-1]), int(rows.fields["_skip"][-1]), rows.count))
-
-
 def make(workers="threads", as_="numpy", memory=None, **options):
     made = plan(**options)
-    return Loader(made, as_=as_, memory=memory, workers=workers, engine="fakes:Engine", below=Below(made))
+    return Loader(made, as_=as_, memory=memory, workers=workers, engine="fakes:Engine")
 
 
 def labels(loader, most=None):

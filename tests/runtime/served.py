@@ -58,8 +58,7 @@ def consumer(server, batch=32, state=None, join="epoch", when_slow="wait", plan=
     plan = plan if plan is not None else server.plan
     stream = Shared(sharing.Server(name), label="test", when_slow=when_slow, join=join, writable=as_ == "torch")
     stream.connect(fakes.PATIENT)
-    below = fakes.Below(plan)
-    below.batch_size = batch
+    below = fakes.below(plan, batch)
     made = Loader(plan, as_=as_, stream=stream, below=below, ranks=ranked(stream, rank))
     if state is not None:
         made.load_state_dict(state)

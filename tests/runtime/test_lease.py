@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pipec.runtime import attach
+from pipec.runtime import attach, lease
 from pipec.runtime.blocks import view
 from pipec.runtime.plan import Column
 
@@ -32,7 +32,7 @@ class Story:
         writer, sink = self.pair.writer, self.pair.sink
         while True:
             rows = self.random.randint(1, 8)
-            if writer.tail + rows - writer.least() >= writer.layout.capacity:
+            if writer.tail + rows - writer.least() > writer.layout.capacity:
                 return
             room = sink.reserve(rows)
             for name, width in self.widths.items():
@@ -101,7 +101,12 @@ class Story:
 
 @pytest.mark.parametrize("writable", [False, True])
 @pytest.mark.parametrize("widths", [(5003,), (4096, 11_003), (1, 9001, 300)])
-def test_arrays_hold_what_they_should(monkeypatch, writable, widths):
+@pytest.mark.parametrize("native", [True, False])
+def test_arrays_hold_what_they_should(monkeypatch, writable, widths, native):
+    if not native:                                        # where the extension isn't built
+        monkeypatch.setattr(attach, "handover", lambda: None)
+        for name, made in zip(("Held", "Lease"), lease.IN_PYTHON):
+            monkeypatch.setattr(lease, name, made)
     monkeypatch.setattr(attach, "COPY_BELOW", 5000)       # views of a few pages, so that many share one
     moved = [Story(seed, widths, writable).run(250) for seed in range(2)]
     assert sum(moved) > 5

@@ -42,6 +42,32 @@ def test_an_iteration_is_an_epoch(workers):
             assert at == 150
 
 
+@pytest.mark.parametrize("as_", ["numpy", "torch"])
+def test_batches_are_taken_by_the_extension_or_without_it(monkeypatch, as_):
+    """Where all is as usual the extension does it: all but the last batch of an epoch, and the ends of epochs."""
+    from pipec.runtime import attach, extension
+
+    def read(taking):
+        taken = []
+        with make("threads", rows=150, as_=as_) as loader:
+            seen = [[(b.label.tolist(), b.image.shape, b.image[-1].tolist(), b.ids.tolist(), loader.state_dict()) for b in loader]
+                    for epoch in range(3)]
+            reader = loader._box.reader
+            assert (reader.taker is not None) == taking and reader.rows == 450
+            assert loader.stats()["records"] == 450 and loader.stats()["moved"] == 0
+            if taking:
+                take = reader.taker.take
+                monkeypatch.setattr(reader, "taker", type("Counting", (), {
+                    "plan": reader.taker.plan, "take": lambda _, *args: taken.append(take(*args)) or taken[-1]})())
+                assert sum(1 for _ in loader) == 5 and sum(made is not None for made in taken) == 4
+        return seen
+
+    with_it = extension.handover() is not None
+    found = read(with_it)
+    monkeypatch.setattr(attach, "handover", lambda: None)
+    assert read(False) == found
+
+
 @BOTH
 def test_left_early_the_next_iteration_is_the_next_epoch(workers):
     with make(workers, width=100) as loader:
@@ -327,7 +353,7 @@ def test_random_bytes_on_the_socket(seed):
             from pipec.runtime.memory import PAGE, create
 
             control = create("control", PAGE)
-            layout = layout_for(plan, fakes.Below(plan), 1, None)
+            layout = layout_for(plan, fakes.below(plan, 32), 1, None)
             channel.send(Open(msgspec.msgpack.encode(plan), layout, "fakes:Engine", {}), (control,))
             os.close(control)
         data = rng.randbytes(rng.choice([1, 4, 5, 100, 5000]))
@@ -358,7 +384,7 @@ def test_broken_control_page():
         next(iterator)
         reader = loader._box.reader
         reader._store(0, 1 << 50)
-        reader.atomics = reader.atomics._replace(publish=lambda *_: 0)
+        reader.taker, reader.atomics = None, reader.atomics._replace(publish=lambda *_: 0)
         os.eventfd_write(loader._box.attachment.room_fd, 1)
         with pytest.raises(DataError, match="E0807"):
             list(iterator)

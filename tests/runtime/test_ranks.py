@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from pipec.runtime import dealing, ranks
-from pipec.runtime.below import Progress
+from pipec.runtime.progress import Progress
 from pipec.runtime.ranks import Deal, Picks, RankSpec, rank_spec
 
 WORLDS = range(1, 6)

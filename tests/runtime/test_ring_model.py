@@ -30,13 +30,15 @@ WIDTH = 70_001                         # more than is copied
 class Reader:
     """A reader, its consumer at the writer, and what the model says of it."""
 
-    def __init__(self, ring, when_slow):
+    def __init__(self, ring, when_slow, native):
         near, self.far = socket.socketpair()
         self.attachment = Attachment(Channel(near), None)
         data = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.attachment.ring_fd, self.attachment.data_fd = os.dup(ring.fd), data
         self.attachment.room_fd, self.attachment.heap_fd = os.dup(ring.room), os.dup(ring.heap)
         self.reader = RowReader(self.attachment, ring.layout, writable=True, budget=1 << 30, when_slow=when_slow)
+        if not native:
+            self.reader.taker = None                      # the same in Python
         self.consumer = Consumer(self.attachment.control_fd, data, when_slow)
         self.consumer.rest()
         self.when_slow = when_slow
@@ -69,7 +71,7 @@ class Ring(RuleBasedStateMachine):
     def room_for(self, rows):
         least = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "wait"]
         lossy = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "skip"]
-        return least or lossy, self.writer.tail + rows - self.writer.least() < self.layout.capacity
+        return least or lossy, self.writer.tail + rows - self.writer.least() <= self.layout.capacity
 
     @rule(rows=st.integers(1, 4), left_out=st.integers(0, 1))
     def write(self, rows, left_out):
@@ -112,10 +114,10 @@ class Ring(RuleBasedStateMachine):
     # -- consumers
 
     @rule(when_slow=st.sampled_from(["wait", "wait", "skip"]), where=st.sampled_from(["now", "epoch", "state"]),
-          back=st.integers(0, 40))
+          back=st.integers(0, 40), native=st.booleans())
     @precondition(lambda self: len(self.readers) < 4)
-    def join(self, when_slow, where, back):
-        reader = Reader(self, when_slow)
+    def join(self, when_slow, where, back, native):
+        reader = Reader(self, when_slow, native)
         self.writer.join(reader.consumer)
         with self.writer.lock:
             if where == "state":
@@ -208,7 +210,7 @@ class Ring(RuleBasedStateMachine):
     def producer_sleeps(self, which):
         """It waits for room that the slowest reader has; that one's next step has to wake it."""
         readers = [r for r in self.active() if r.when_slow == "wait"]
-        if not readers or self.writer.tail + 6 - self.writer.least() < self.layout.capacity:
+        if not readers or self.writer.tail + 6 - self.writer.least() <= self.layout.capacity:
             return
         slowest = min(readers, key=lambda r: r.consumer.released)
         if slowest.kept or sum(r.consumer.released == slowest.consumer.released for r in readers) > 1:

@@ -28,8 +28,7 @@ def shared(name, plan, batch, linger, rank):
     stream = Shared(Server(name, Start(plan, layout, settings)), label="trainer", writable=False)
     stream.own = lambda: Session(plan, layout, settings.engine, {"threads": 1}, "process", writable=False)
     stream.connect()
-    below = fakes.Below(plan)
-    below.batch_size = batch
+    below = fakes.below(plan, batch)
     made = Loader(plan, as_="numpy", stream=stream, below=below, ranks=ranked(stream, rank))
     stream.ask_for("epoch", None, together=True)
     return made
