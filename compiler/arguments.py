@@ -39,6 +39,7 @@ def _spec(example: str, doc: str, *formals: Formal) -> Spec:
     return Spec(formals, example, doc)
 
 
+RANKS = ("a loader is told which rank of how many it is where it is opened: `rank=` and `world=`, or `rank=\"torch\"`",)
 N = Formal("n", "count", True, False)
 BY = Formal("by", "value")
 SPECS: dict[str, Spec] = {
@@ -52,7 +53,7 @@ SPECS: dict[str, Spec] = {
                   Formal("by", "value", True), Formal("open", "count")),
     "take": _spec("take(1000)", "keeps the first n records", N),
     "repeat": _spec("repeat(3)", "goes through the records n times", Formal("n", "count", False, False)),
-    "shard": _spec("shard()", "has no effect: ranks deal out records, whatever files these lie in"),
+    "shard": _spec("shard()", "changes nothing: ranks get records of their own, whatever files these lie in"),
     "skip_bad": _spec("skip_bad(at_most=0.001)", "leaves out records that can't be read", Formal("at_most", "fraction", True)),
     "balance": _spec("balance(label)", "gives every value of a field equally often", Formal("field", "field", True, False)),
     "share": _spec("share()", "lines above run once for all trainers, lines below in each", Formal("end", "text")),
@@ -158,6 +159,7 @@ class ArgumentReader:
                      ("`shuffle()` permutes the whole source and needs no buffer",), fixes)
             return
         notes = (f"by name it takes: {', '.join(names)}",) if names else (f"for example: {spec.example}",)
+        notes = RANKS if call.fn == "shard" else notes
         self.bad(argument.span, f"`{call.fn}` takes no more values here", "one too many", notes)
 
     def _no_argument(self, call: tree.Call, spec: Spec, argument: tree.Argument) -> None:
@@ -166,7 +168,7 @@ class ArgumentReader:
         alike = ARGUMENT_HABITS.get((call.fn, argument.name)) or similar(argument.name, names)
         name_span = Span(argument.span.file, argument.span.start, argument.span.start + len(argument.name))
         fixes = (Fix(f"it is called `{alike}` here", (Edit(name_span, alike),)),) if alike else ()
-        notes = (f"its arguments: {', '.join(names)}",) if names else ("it takes no arguments",)
+        notes = (f"its arguments: {', '.join(names)}",) if names else RANKS if call.fn == "shard" else ("it takes no arguments",)
         if not alike:
             fixes = (Fix("leave it out", (Edit(removal(call, argument, self.context.texts), ""),)),)
         self.bad(name_span, f"`{call.fn}` has no argument `{argument.name}`", "not known", notes, fixes)

@@ -18,7 +18,7 @@ from .feedback import names_in
 from .order import FOREVER
 from .plan import Plan, Segment, reached
 from .progress import Progress
-from .ranks import Deal, Part, RankSpec, check_own, deal
+from .ranks import Deal, Part, RankSpec, check_own, deal, launched
 
 Ints = NDArray[np.int64]
 
@@ -315,6 +315,9 @@ ALONE = [1, 0, 1]   # see `Group.state`
 
 def group_of(plan: Plan, below: Any, spec: RankSpec, own: bool) -> Group | None:
     """None where the loader is alone and nothing is filled up."""
+    if spec.members == 1 and launched() > 1 and _shards(plan.above):
+        warn(f'`shard()` deals out nothing by itself, so each of the {launched()} ranks of this launch gets all records: open, '
+             'or attach, with `rank="torch"`')
     if spec.alone and (not plan.below or plan.below[0].start.options.get("end") != "pad"):
         return None
     return Group(plan, below, spec, own)
@@ -351,7 +354,7 @@ class Group:
         self.spec, self.deal, self.own = spec, deal(plan, below, spec), own and spec.world > 1
         self.stacks, self.drops_smaller = below.stacks, below.drops_smaller
         if spec.world > 1 and _shards(plan.above):
-            warn("`shard()` has no effect: ranks deal out records, whatever files these lie in, each exactly once; leave the "
+            warn("`shard()` changes nothing: each rank gets records of its own already, whatever files these lie in; leave the "
                  "line out")
         if self.own:
             check_own(plan, bool(names_in(plan)))

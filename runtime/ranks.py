@@ -79,7 +79,7 @@ def rank_spec(rank: int | str | None = None, world: int | None = None, mesh: Any
     if not isinstance(world, int) or world < 1 or not isinstance(rank, int) or not 0 <= rank < world:
         raise ValueError(f"rank={rank!r}, world={world!r}: ranks count from 0 to world - 1")
     share, shares = (rank, world) if sizes is None else _in_mesh(rank, world, sizes)
-    return RankSpec(share, shares, micro_batches, _here(world), f"{world} {_launched()}", rank, world)
+    return RankSpec(share, shares, micro_batches, _here(world), f"{world} {_launch()}", rank, world)
 
 
 def _here(world: int) -> int:
@@ -90,7 +90,15 @@ def _here(world: int) -> int:
         return world
 
 
-def _launched() -> str:
+def launched() -> int:
+    """How many ranks torchrun, or whoever it was, has started, as the environment tells; 1 where it doesn't."""
+    try:
+        return int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 1
+
+
+def _launch() -> str:
     """What ranks of one launch have in common."""
     told = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")]
     return ":".join(told)[:200]

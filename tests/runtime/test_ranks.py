@@ -389,9 +389,17 @@ def test_change_of_world_in_mid_epoch(rows, end):
 
 def test_shard_has_no_effect_and_ranks_are_told(rows):
     plain, plan = planned(rows), planned(rows, above="shard()\n  shuffle()")
-    with pytest.warns(RuntimeWarning, match=r"`shard\(\)` has no effect: ranks deal out records") as told:
+    with pytest.warns(RuntimeWarning, match=r"`shard\(\)` changes nothing: each rank gets records of its own") as told:
         got, _ = of_group(plan, 2)
     assert {w.filename for w in told} == {__file__} and got == of_group(plain, 2)[0]
+
+
+def test_shard_without_ranks_in_a_launch_of_several(rows, monkeypatch):
+    plan = planned(rows, above="shard()\n  shuffle()")
+    alone = of_group(plan, 1)[0]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(RuntimeWarning, match=r'each of the 2 ranks of this launch gets all records: .* `rank="torch"`'):
+        assert of_group(plan, 1)[0] == alone
 
 
 def test_padding_is_told(rows):
