@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from pipec import attach
+from pipec import open as pipec_open
 from pipec.cli import serve as servecommands
 from pipec.cli.top import screen
 from pipec.runtime import layout, rendezvous
@@ -181,6 +182,46 @@ def test_it_delivers_what_is_there_and_ends(serve, pipec, how):
         stopped.join(PATIENT)
         assert seen[10:] == [0]
     assert sorted(labels[:ROWS]) == list(range(ROWS))
+
+
+def test_a_named_server_that_is_killed_is_served_again(serve, pipec):
+    """In the middle of an epoch: each loop is told where, and goes on there at the next server, which replaces the socket."""
+    arguments = ("train.pipe", "--name", "demo", "--wait-for", "2")
+    served = serve(*arguments)
+    loaders = [attach("demo", as_="numpy", batch_size=size) for size in (7, 16)]
+    seen, iterators = [[], []], [iter(loader) for loader in loaders]
+    for labels, batches in zip(seen, iterators, strict=True):
+        for _ in range(3):
+            labels += next(batches).x.tolist()
+    served.process.kill()
+    served.process.wait()
+    for labels, batches, loader in zip(seen, iterators, loaders, strict=True):
+        with pytest.raises(DataError, match="E0807: the producer is gone") as told:
+            while True:
+                for batch in batches:
+                    labels += batch.x.tolist()
+                batches = iter(loader)
+        assert told.value.epoch * ROWS + told.value.position == len(labels)
+    with pytest.raises(DataError, match=r"E0830: .*it was killed, and its socket doesn't answer any more"):
+        attach("demo")
+    assert pipec("ps")[1].startswith("no servers")
+    serve(*arguments)
+    epochs = max(map(len, seen)) // ROWS + 2              # what was in the ring was still delivered
+    threads = [threading.Thread(target=rest_of, args=(*pair, epochs)) for pair in zip(loaders, seen, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENT)
+        assert not thread.is_alive()
+    with pipec_open("train.pipe", as_="numpy") as alone:
+        order = [x for _ in range(epochs) for b in alone for x in b.x.tolist()]
+    assert seen == [order, order]
+
+
+def rest_of(loader, labels, epochs):
+    with loader:
+        while loader.state_dict()["epoch"] < epochs:
+            labels += [x for b in loader for x in b.x.tolist()]
 
 
 def test_a_port_that_is_none(pipec):

@@ -18,6 +18,19 @@ def together(x):
     return np.int64(len(os.listdir(folder)))
 
 
+def first_waits(x):
+    """At 0, until 40 others are done, for two minutes at most: how many are."""
+    folder = os.environ["PIPEC_TEST_FOLDER"]
+    if int(x):
+        open(os.path.join(folder, str(int(x))), "w").close()
+        return np.int64(0)
+    for _ in range(24_000):
+        if len(os.listdir(folder)) >= 40:
+            break
+        time.sleep(0.005)
+    return np.int64(len(os.listdir(folder)))
+
+
 def tripled(x):
     return np.int64(3 * x)
 

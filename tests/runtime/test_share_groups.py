@@ -1,6 +1,7 @@
 """Ranks of a shared stream begin together, also at a server that was started again, and who waits is told for whom."""
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -148,3 +149,23 @@ def test_ranks_that_load_a_state_in_the_middle_of_an_epoch_wait_for_one_another_
         assert got == {0: list(range(240, 248)), 1: list(range(248, 256))}
         assert next(batches).label.tolist() == list(range(240, 248))
         loader.close()
+
+
+def test_a_group_of_another_size_goes_on_in_mid_epoch():
+    """Two ranks, then three, then one, at one server: every record once, in the order of the stream."""
+    with serving(plan=fakes.plan(rows=101, width=64), most=8) as server:
+        seen, state = [], None
+        for world, steps in ((2, 3), (3, 2), (1, 100)):
+            ranks = [consumer(server, 8, state, rank=(r, world) if world > 1 else None) for r in range(world)]
+
+            def some(rank, steps=steps):
+                return [b.label.tolist() for b in itertools.islice(rank, steps)], rank.state_dict()
+
+            read = together([lambda rank=rank: some(rank) for rank in ranks])
+            seen += [label for step in itertools.zip_longest(*[batches for batches, _ in read]) for b in step for label in b]
+            states = [state for _, state in read]
+            state = states[0]
+            assert all((s["epoch"], s["next"]) == (state["epoch"], state["next"]) for s in states)
+            for rank in ranks:
+                rank.close()
+        assert seen == list(range(101)) and (state["epoch"], state["next"]) == (1, 0)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -184,6 +185,43 @@ def test_many_consumers():
                 assert next(iterator).label.tolist() == list(range(start, start + 8))
         for loader in loaders:
             loader.close()
+
+
+STRANGER = """
+import os, socket, sys
+os.setgid(12345), os.setuid(12345)
+sock = socket.socket(socket.AF_UNIX)
+if sys.argv[1] == "serves":
+    sock.bind(sys.argv[2])
+    sock.listen()
+    print("ready", flush=True)
+    sys.stdin.read()
+else:
+    sock.connect(sys.argv[2])
+    print(sock.recv(1) == b"")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_another_users_server_and_consumer(monkeypatch):
+    """Also where the folder lets them in, as it doesn't: who they are is asked of the kernel."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as open_to_all:
+        os.chmod(open_to_all, 0o777)
+        there = os.path.join(open_to_all, "theirs")
+        with subprocess.Popen([sys.executable, "-c", STRANGER, "serves", there], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as server:
+            assert server.stdout.readline() == "ready\n"
+            os.symlink(there, rendezvous.socket_path("x"))
+            with pytest.raises(DataError, match=r"E0830: the server `x` is another user's"):
+                rendezvous.connect("x")
+            server.stdin.close()
+        with serving(plan=fakes.plan(rows=30, width=64)) as server:
+            before, here = report(server).rejected, os.path.join(open_to_all, "ours")
+            os.link(rendezvous.socket_path(server.settings.name), here)
+            os.chmod(here, 0o666)
+            said = subprocess.run([sys.executable, "-c", STRANGER, "reads", here], capture_output=True, text=True, check=False)
+            assert said.stdout == "True\n", said.stderr
+            assert report(server).rejected == before + 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")

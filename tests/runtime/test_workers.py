@@ -144,3 +144,11 @@ def test_functions_of_two_processes_run_at_the_same_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPEC_TEST_FOLDER", str(tmp_path / "there"))
     (batches,) = epochs(planned(tmp_path, "together"), "process", count=1)
     assert {y for _, ys in batches for y in ys} == {2}
+
+
+def test_a_slow_record_stops_no_finished_ones(tmp_path, monkeypatch):
+    """While one stands still, the other process makes those after it, and they are delivered in order."""
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv("PIPEC_TEST_FOLDER", str(tmp_path / "there"))
+    (batches,) = epochs(planned(tmp_path, "first_waits", lines="", rows=400), "process", count=1)
+    assert [x for xs, _ in batches for x in xs] == list(range(400)) and batches[0][1][0] >= 40

@@ -104,3 +104,16 @@ def test_much_noise():
 @pytest.mark.timeout(3600)
 def test_a_thousand_runs_of_the_model():
     long("test_ring_model.py", PIPEC_MODEL="1000")
+
+
+@pytest.mark.timeout(600)
+def test_tensorsocket_beside_ours():
+    """What it loses and repeats, in the cases of tests/runtime/test_share_cases.py. Needs an interpreter that has it."""
+    python = os.environ.get("PIPEC_TENSORSOCKET")
+    if not python:
+        pytest.skip("PIPEC_TENSORSOCKET=… is a python with tensorsocket 0.0.5")
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "share", "--only", "deliveries", "--python", python],
+                          cwd=RUNTIME.parents[1], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "TensorSocket: " in line and "batches of" in line]
+    assert len(lines) == 4 and all("pipec: all 320, in order" in line for line in lines)
+    assert "256 of 320, the last 64 are lost" in lines[0] and all("wrong from row 60 on" in line for line in lines[1:])
