@@ -5,8 +5,7 @@ reserved; all other plans are put together row by row.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from .feedback import table_for
 from .frames import Row
 from .held import Gaps, Target
 from .inputs import keeps_all, reachable
+from .inturn import InTurn
 from .layout import Layout
 from .order import FOREVER
 from .plan import Column, Plan
@@ -137,31 +137,40 @@ class Engine:
         run_chunk = self.stream.run_chunk
         assert feed is not None and judge is not None and run_chunk is not None
 
-        def task(first: int, count: int, room: Reservation) -> Chunk:
-            targets = {n: Target(room.address[n], size) for n, size in self.fixed.items()}
-            chunk = run_chunk(first, count, targets)
+        step = min(self.stream.chunk(), getattr(sink, "most_rows", 1 << 30))
+        length = feed.length if feed.picked is None else feed.picked.length
+        prepared = feed.prepared(start, step, self.fixed) if self.workers is None else None
+        firsts = iter(range(start, length, step))
+
+        def draw() -> tuple[int, Reservation] | None:
+            first = next(firsts, None)
+            if first is None:
+                return None
+            room = sink.reserve(min(step, length - first))
+            if room is None:
+                raise Stopped
+            return first, room
+
+        def work(task: tuple[int, Reservation]) -> Chunk | None:
+            """None: every record is there."""
+            first, room = task
+            if prepared is not None and prepared.run(first, room.rows, room.address):
+                return None
+            chunk = run_chunk(first, room.rows, {n: Target(room.address[n], size) for n, size in self.fixed.items()})
             _write_hidden(room, chunk)
             return chunk
 
-        def tasks() -> Iterator[tuple[Reservation | None, Callable[[], Chunk]]]:
-            step = min(self.stream.chunk(), getattr(sink, "most_rows", 1 << 30))
-            length = feed.length if feed.picked is None else feed.picked.length
-            for first in range(start, length, step):
-                count = min(step, length - first)
-                room = sink.reserve(count)
-                if room is None:
-                    raise Stopped
-                yield room, partial(task, first, count, room)
-
-        for room, chunk in self.threads.in_order(tasks()):
-            assert room is not None
-            bad = judge.fatal(chunk)
-            if bad is not None:
-                rows = int(np.searchsorted(chunk.kept, bad.frame))
-                sink.commit(room, rows, {})
+        def deliver(task: tuple[int, Reservation], chunk: Chunk | None) -> None:
+            _, room = task
+            bad = judge.fatal(chunk) if chunk is not None else None
+            if chunk is not None and bad is not None:
+                sink.commit(room, int(np.searchsorted(chunk.kept, bad.frame)), {})
                 raise judge.error(bad, chunk)
-            self.stats.records += len(chunk.kept)
-            sink.commit(room, len(chunk.kept), {})
+            kept = room.rows if chunk is None else len(chunk.kept)
+            self.stats.records += kept
+            sink.commit(room, kept, {})
+
+        InTurn(min(self.threads.count, max(1, len(range(start, length, step)))), draw, work, deliver).run()
 
     # --- row by row ---------------------------------------------------------------------------
 

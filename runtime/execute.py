@@ -191,6 +191,8 @@ class Runner(Values):
             arena[2], arena[3] = self.scratch.at_least(self.sizes[1]), self.scratch.end
             kernel(count - done, table + 8 * width * done, at + 8 * done, self.arena_at)
             self.next_output = int(arena[0])
+            if not np.count_nonzero(status):
+                return
             asked = status.tolist()
             if NEEDS_MEMORY not in asked:
                 return

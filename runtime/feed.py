@@ -25,6 +25,7 @@ from .frames import Row
 from .held import Failure, Frames, Gaps, Target
 from .order import FOREVER
 from .plan import Order, Plan, Program, Require, RunKernel, Segment
+from .prepared import Prepared
 from .straight import Lies, run_straight, straight_step
 from .texts import objects
 
@@ -210,11 +211,7 @@ class Feed:
 
         Rows that stay are moved to the front of the targets.
         """
-        if self.picked is None:
-            positions = np.arange(first, first + count)
-            nexts = positions + 1
-        else:
-            positions, nexts = self.picked.positions(first, count), self.picked.nexts(first, count)
+        positions, nexts = self.positions(first, count)
         if targets is not None and self.straight is not None:
             ids = self._straight(self.straight, positions, turn, targets)
             if ids is not None:
@@ -230,15 +227,33 @@ class Feed:
                 _finish(frames, self.slots, targets, kept)
         return chunk
 
+    def positions(self, first: int, count: int) -> tuple[Ints, Ints]:
+        """Positions `first` … `first + count - 1` (of those `picked`), and where to resume after each."""
+        if self.picked is None:
+            positions = np.arange(first, first + count)
+            return positions, positions + 1
+        return self.picked.positions(first, count), self.picked.nexts(first, count)
+
+    def prepared(self, start: int, step: int, strides: Mapping[str, int]) -> Prepared | None:
+        """Tasks of `step` positions each from `start` on, with most of the work for them done for many at once; None where
+        that can't be. `strides`: bytes of a row, by field."""
+        if self.straight is None or self.clock is not None or not isinstance(self.input, Lies) or not self.input.lasts:
+            return None
+        return Prepared(self, start, step, strides)
+
+    def placed(self, positions: Ints, turn: int) -> tuple[Ints, Words]:
+        """The records that stand there, and their ids."""
+        indexes, again = self.order(turn).at(positions)
+        return indexes, np.ascontiguousarray(self._joined(again, turn)(self.input.ids(indexes, turn)))
+
     def _straight(self, step: RunKernel, positions: Ints, turn: int, targets: Mapping[str, Target]) -> Words | None:
         """The ids of these records, which one kernel has made; None where that can't be done for all of them."""
-        indexes, again = self.order(turn).at(positions)
         if self.clock is not None:
             self.clock.begin()
+        indexes, ids = self.placed(positions, turn)
         lying = self.input.lies(self.fields, indexes, turn)   # type: ignore[attr-defined]
         if lying is None:
             return None
-        ids = np.ascontiguousarray(self._joined(again, turn)(self.input.ids(indexes, turn)))
         if self.clock is not None:
             self.clock.end(READ, len(positions))
             self.clock.begin()

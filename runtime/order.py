@@ -69,16 +69,16 @@ class Permutation:
         if self.table is not None:
             return self.table[positions]
         if len(positions) >= MANY:
-            return self._at_once(np.ascontiguousarray(positions, np.int64))
+            return self._at_once(np.array(positions, np.int64))
         return self._walk(positions, self._forward)
 
     def _at_once(self, positions: Ints) -> Ints:
-        """The same as `_walk` of `_forward`, by machine code."""
+        """The same as `_walk` of `_forward`, by machine code, in place."""
         from .permute import permute
 
-        out = np.empty_like(positions)
-        permute()(address_of(out), address_of(positions), len(positions), self.n, int(self.half), address_of(self.round_keys))
-        return out
+        places, count = np.arange(len(positions)), len(positions)
+        permute()(address_of(positions), address_of(places), count, self.n, int(self.half), address_of(self.round_keys))
+        return positions
 
     def inverse(self, indexes: Ints) -> Ints:
         """The positions at which these records stand."""

@@ -77,6 +77,10 @@ class FromSource:
         self.size = len(self.source)
         self.laid = {name: laid for name, _, text in self.columns() if (laid := self._laid(name, text)) is not None}
 
+    @property
+    def lasts(self) -> bool:
+        return bool(self.laid)
+
     def columns(self) -> list[Any]:
         return [(f, tuple(tuple(n) for n in names), t) for f, names, t in self.options["columns"]]
 

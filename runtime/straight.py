@@ -48,7 +48,10 @@ class Lying:
 
 @runtime_checkable
 class Lies(Protocol):
-    """An input whose values lie in memory."""
+    """An input whose values lie in memory. `lasts`: where they lie is known at any time, and stays."""
+
+    @property
+    def lasts(self) -> bool: ...
 
     def lies(self, fields: Mapping[str, str], indexes: Ints, turn: int) -> Lying | None:
         """Where the `fields` (field → slot) of these records lie, None where some don't."""
@@ -81,12 +84,14 @@ def _known(arg: Arg, slot: Slot, inputs: set[str]) -> bool:
 class Table:
     """The argument table of one thread: a row for each frame of a piece. Even addresses are added up all at once."""
 
-    def __init__(self, runner: Runner, step: RunKernel):
+    def __init__(self, runner: Runner, step: RunKernel, size: int = PIECE):
+        """`size`: frames of a piece at most."""
         self.columns: dict[tuple[str, str], list[int]] = {}   # (slot, "data" or "mask") → columns
         for j, arg in enumerate(step.args):
             self.columns.setdefault((arg.slot, arg.kind), []).append(j)
         self.width = max(1, len(step.args))
-        self.rows, self.ramp = (np.zeros((PIECE, self.width), np.int64) for _ in range(2))
+        size = -(-size // AT_ONCE) * AT_ONCE
+        self.rows, self.ramp = (np.zeros((size, self.width), np.int64) for _ in range(2))
         self.starts, self.steps, self.ramped = (np.zeros(self.width, np.int64) for _ in range(3))
         self.others: list[tuple[int, Ints]] = []
         for name, constant in runner.constants.items():
@@ -109,7 +114,7 @@ class Table:
     def piece(self, first: int, count: int) -> Ints:
         """The rows of frames `first` … `first + count - 1` of what was put in."""
         if (self.steps != self.ramped).any():
-            np.multiply.outer(np.arange(PIECE), self.steps, out=self.ramp)
+            np.multiply.outer(np.arange(len(self.ramp)), self.steps, out=self.ramp)
             self.ramped[:] = self.steps
         ends, wide = -(-count // AT_ONCE), (-1, AT_ONCE * self.width)
         starts = np.tile(self.starts + first * self.steps, AT_ONCE)
@@ -131,26 +136,32 @@ def run_straight(runner: Runner, step: RunKernel, slots: Mapping[str, str], ids:
         table = runner.table = Table(runner, step)
     runner.begin_chunk()
     table.begin()
-    for slot, addresses in lying.at.items():
-        table.put(slot, addresses)
-    for slot, addresses in lying.masks.items():
-        table.put(slot, addresses, "mask")
+    numbers = put_lying(table, ids, lying)
     kept = _put_texts(runner, table, lying)
     if kept is None:
         return False
     for name, slot in slots.items():
         table.put(slot, Evenly(targets[name].address, targets[name].stride))
-    table.put("@id", Evenly(address_of(ids), 8))
-    numbers = np.ones(1, np.int64) if lying.counts is None else np.ascontiguousarray(lying.counts)
-    table.put("@count", Evenly(address_of(numbers), 0 if lying.counts is None else 8))
     status = np.zeros(count, np.int64)
     for first in range(0, count, PIECE):
         piece = status[first : first + PIECE]
         runner.launch(runner.kernels[step.kernel], table.piece(first, len(piece)), piece)
-        if piece.any():
+        if np.count_nonzero(piece):
             return False
-    del kept
+    del kept, numbers
     return True
+
+
+def put_lying(table: Table, ids: NDArray[np.uint64], lying: Lying) -> Ints:
+    """Addresses of fields, ids and counts into the table; the counts, which lie where the table says."""
+    for slot, addresses in lying.at.items():
+        table.put(slot, addresses)
+    for slot, addresses in lying.masks.items():
+        table.put(slot, addresses, "mask")
+    table.put("@id", Evenly(address_of(ids), 8))
+    numbers = np.ones(1, np.int64) if lying.counts is None else np.ascontiguousarray(lying.counts)
+    table.put("@count", Evenly(address_of(numbers), 0 if lying.counts is None else 8))
+    return numbers
 
 
 def _put_texts(runner: Runner, table: Table, lying: Lying) -> list[Any] | None:

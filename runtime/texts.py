@@ -30,6 +30,8 @@ class Numbered:
         self.kept = len(self.values)
 
     def clear(self) -> None:
+        if len(self.values) == self.kept and self.words is None and not len(self.order):
+            return
         for value in self.values[self.kept :]:
             del self.numbers[value]
         del self.values[self.kept :]

@@ -33,6 +33,10 @@ class Windows:
         self.keep, self.padded = start.options["rest"] == "keep", frozenset(start.options["padded"])
         self.n = self.stride = 1
 
+    @property
+    def lasts(self) -> bool:
+        return not self.padded and isinstance(self.inner.input, FromSource) and self.inner.input.lasts
+
     def start_epoch(self, epoch: int) -> None:
         self.inner.start_epoch(epoch)
         sizes = self.numbers.at(epoch)

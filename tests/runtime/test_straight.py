@@ -1,4 +1,5 @@
-"""Chunks run straight over memory are the chunks that frames give; the permutation's machine code is its NumPy form."""
+"""Chunks run straight over memory, prepared or not, are the chunks that frames give; the permutation's machine code is its
+NumPy form."""
 from __future__ import annotations
 
 import numpy as np
@@ -6,8 +7,10 @@ import pytest
 from pipec.compiler.compile import plan_for
 from pipec.kernels import parquetpages, words
 from pipec.runtime import feed as feeds
+from pipec.runtime import prepared
 from pipec.runtime.order import Permutation
-from running import assert_same, delivered, interpreted
+from pipec.runtime.streams import Stream
+from running import assert_same, delivered, fields_of, interpreted, open_loader
 
 HEAD = """seed 5
 schema Row
@@ -82,27 +85,78 @@ def files(tmp_path):
     return tmp_path / "d.npz", tmp_path / "t*.bin", tmp_path / "t.parquet"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_straight_is_as_frames_are(name, files, tmp_path, monkeypatch):
-    path = tmp_path / "p.pipe"
-    text = HEAD + PROGRAMS[name]
+def written(name, files, folder):
+    """The program as a file."""
+    path, text = folder / "p.pipe", HEAD + PROGRAMS[name]
     for number, file in enumerate(files):
         text = text.replace(f"{{{number}}}", str(file))
     path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_straight_is_as_frames_are(name, files, tmp_path, monkeypatch):
+    path = written(name, files, tmp_path)
     plan = plan_for(str(path))
     assert feeds.straight_step(plan.above[-1].program) is not None
-    ran, found = feeds.run_straight, []
-    monkeypatch.setattr(feeds, "run_straight", lambda *args: found.append(ran(*args)) or found[-1])
+    ready, alone = watched(monkeypatch, feeds.Prepared, "run"), watched(monkeypatch, feeds, "run_straight")
     if name == "a record that fails":
         with pytest.raises(Exception, match="past i64"):
             delivered(path)
-        assert False in found
+        assert False in ready and False in alone
         return
     got = delivered(path)
+    found = alone if name == "rows of tables" else ready   # what tables decode doesn't stay
     assert found and all(found)
+    assert not (ready and alone)
+    monkeypatch.setattr(feeds.Feed, "prepared", lambda *args: None)
+    assert_same(got, delivered(path))
+    assert alone and all(alone)
     monkeypatch.setattr(feeds, "straight_step", lambda program: None)
     assert_same(got, delivered(path))
     assert_same(got, interpreted(path))
+
+
+def watched(monkeypatch, owner, name):
+    """What calls of a function return, in a list."""
+    found, function = [], getattr(owner, name)
+
+    def call(*args):
+        found.append(function(*args))
+        return found[-1]
+
+    monkeypatch.setattr(owner, name, call)
+    return found
+
+
+@pytest.mark.parametrize("name, after", [("records", 5), ("windows over files", 3)])
+def test_prepared_goes_on_anywhere(name, after, files, tmp_path, monkeypatch):
+    """Small blocks and tasks, so that both end within the epoch; from a state, for several epochs, with threads."""
+    monkeypatch.setattr(prepared, "PIECE", 40)
+    monkeypatch.setattr(Stream, "chunk", lambda _: 7)
+    ready = watched(monkeypatch, feeds.Prepared, "run")
+    path = written(name, files, tmp_path)
+    whole = [interpreted(path, epoch) for epoch in range(2)]
+    for epoch in range(2):
+        assert_same(delivered(path, epoch, threads=3), whole[epoch])
+    with open_loader(str(path), as_="numpy", workers="threads", threads=3) as loader:
+        batches = iter(loader)
+        begun = [fields_of(next(batches)) for _ in range(after)]
+        state = loader.state_dict()
+    with open_loader(str(path), as_="numpy", workers="threads", threads=2) as loader:
+        loader.load_state_dict(state)
+        assert_same(begun + [fields_of(batch) for batch in loader], whole[0])
+    assert all(ready)
+
+
+def test_prepared_ranks(files, tmp_path, monkeypatch):
+    """Each rank's producer makes its own records."""
+    monkeypatch.setattr(prepared, "PIECE", 40)
+    monkeypatch.setattr(Stream, "chunk", lambda _: 7)
+    ready, path = watched(monkeypatch, feeds.Prepared, "run"), written("repeated", files, tmp_path)
+    shares = [delivered(path, rank=rank, world=2) for rank in range(2)]
+    assert ready and all(ready)
+    assert_same([record for both in zip(*shares, strict=True) for record in both], interpreted(path))
 
 
 def test_rows_of_tables_without_the_extension(files, tmp_path, monkeypatch):
