@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from pipec import attach
+from pipec.compiler.compile import plan_for
 from pipec.runtime import rendezvous
 from pipec.runtime.memory import PAGE, Mapping, create
-from pipec.runtime.messages import Ask, Attach, Channel, Gone, Join, Look, Open, Seek, Stop, Welcome
+from pipec.runtime.messages import Ask, Attach, Channel, Gone, Group, Join, Look, Open, Seek, Stop, Welcome
 from pipec.runtime.wire import wire_version
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,8 +40,8 @@ def some_message(rng):
     number = rng.choice([0, 1, -1, 1 << 62, -(1 << 63)])
     return rng.choice([
         Look(), Ask(), Attach(VERSION, "x"), Attach("99", "x" * 5000), Attach(VERSION, "y", "never"), Join(number),
-        Join(1, "now", (number, number, number)), Join(2, "yesterday"), Seek(1, 0, 0, 0), {"type": "Join"}, [1, 2],
-        Open(b"", layout_of(fakes.plan(rows=9, width=64)), "os:system", {}),
+        Join(1, "now", (number, number, number)), Join(2, "yesterday"), Join(3, group=Group("g", 2, 5, number, number)),
+        Seek(1, 0, 0, 0), {"type": "Join"}, [1, 2], Open(b"", layout_of(fakes.plan(rows=9, width=64)), "os:system", {}),
     ])
 
 
@@ -177,3 +179,20 @@ def test_anybody_of_this_user_may_look_and_stop():
         server.thread.join(fakes.PATIENT)
         assert not server.thread.is_alive()
         channel.close()
+
+
+def test_kernels_that_a_server_sends_are_not_run(tmp_path):
+    """Whatever it says they are: who attaches has its own, from its cache or from the program's file."""
+    np.savez(tmp_path / "rows.npz", x=np.arange(30))
+    (tmp_path / "train.pipe").write_text(
+        f'schema Row\n  x: i64\n\npipeline train\n  from npz("{tmp_path}/rows.npz") as Row\n  share()\n  batch(4)\n'
+        "  y = x * 2\n  emit y\n")
+    plan = plan_for(str(tmp_path / "train.pipe"), {}, None)
+    assert plan.kernels
+    body = f"    open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+    theirs = tuple(msgspec.structs.replace(k, text=k.text.split("\n", 1)[0] + "\n" + body) for k in plan.kernels)
+    with serving(plan=fakes.plan(rows=30, width=64), name="liar") as server:
+        server.encoded = msgspec.msgpack.encode(msgspec.structs.replace(plan, kernels=theirs))
+        with attach("liar", as_="numpy") as loader:
+            assert loader.plan.kernels == plan.kernels != theirs
+    assert not (tmp_path / "ran").exists()
