@@ -120,6 +120,11 @@ def _tables() -> Iterator[tuple[str, str]]:
     else:
         yield LESS, ("C extension _parquetpages: not built: when pipec is installed, it needs a C compiler; "
                      "pyarrow and NumPy do its work, more slowly")
+    if extensions.sound() is not None:
+        yield GOOD, "C extension _sound makes spectra and resamples"
+    else:
+        yield LESS, ("C extension _sound: not built: when pipec is installed, it needs a C compiler; "
+                     "NumPy does its work, more slowly")
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The C extension for tables (`parquetpages.c`), where it is built: what it does others do too, more slowly."""
+"""The C extensions for tables (`parquetpages.c`) and sound (`sound.c`), where they are built: what they do others do too,
+more slowly."""
 from __future__ import annotations
 
 from functools import cache
@@ -8,8 +9,18 @@ from typing import Any
 
 @cache
 def extension() -> Any | None:
-    """The extension, None where it isn't built."""
+    """The one for tables, None where it isn't built."""
+    return _built("_parquetpages")
+
+
+@cache
+def sound() -> Any | None:
+    """The one for sound, None where it isn't built."""
+    return _built("_sound")
+
+
+def _built(name: str) -> Any | None:
     try:
-        return import_module(f"{__package__}._parquetpages")
+        return import_module(f"{__package__}.{name}")
     except ImportError:
         return None

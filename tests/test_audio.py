@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from pipec.compiler.check import check
 from pipec.compiler.evaluate import evaluate
-from pipec.kernels import audio
+from pipec.kernels import audio, audiopower
+from pipec.kernels.extensions import sound
 from pipec.kernels.ops import BadRecord
+
+EXTENSIONS = [None, *filter(None, [sound()])]   # NumPy alone, and ours where it is built
 
 
 def wav(samples, width=2, rate=16_000, kind=1):
@@ -144,11 +147,13 @@ def test_resampled_lengths():
     np.testing.assert_array_equal(resampled(x, 16000, 16000), x)
 
 
-@pytest.mark.parametrize("rate,to", [(44100, 16000), (8000, 16000), (48000, 8000), (3, 2)])
+@pytest.mark.parametrize("extension", EXTENSIONS)
+@pytest.mark.parametrize("rate,to", [(44100, 16000), (8000, 16000), (48000, 8000), (3, 2), (211, 223)])
 @pytest.mark.parametrize("quality, numbers", [("hann", (6, 0.99, 0)), ("kaiser_fast", (16, 0.85, 8.555504641634386)),
                                               ("kaiser_best", (64, 0.9475937167399596, 14.769656459379492))])
-def test_resample_as_torchaudio(rate, to, quality, numbers):
-    x = np.random.default_rng(1).normal(size=700).astype(np.float32)
+def test_resample_as_torchaudio(monkeypatch, rate, to, quality, numbers, extension):
+    monkeypatch.setattr(audio, "sound", lambda: extension)
+    x = np.random.default_rng(1).normal(size=700 if rate != 44100 else 13_000).astype(np.float32)   # many periods, or few
     np.testing.assert_allclose(resampled(x, rate, to, quality), torchaudio_resample(x, rate, to, *numbers), atol=2e-5)
 
 
@@ -193,13 +198,42 @@ def test_numbers_of_frames():
     assert audio.spectrogram.ref(wave_[:1], 400, 160, True).shape == (1, 201)
 
 
-@pytest.mark.parametrize("win, hop", [(400, 160), (400, 399), (400, 400), (640, 7), (4, 1), (12, 5), (401, 160), (1024, 256)])
-def test_power_of_every_kind_of_window(win, hop):
+@pytest.mark.parametrize("win, hop", [(400, 160), (400, 399), (400, 400), (640, 7), (4, 1), (12, 5), (401, 160), (1024, 256),
+                                      (4, 9), (14, 3), (18, 5), (486, 500), (2048, 8_999)])
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_power_of_every_kind_of_window(monkeypatch, win, hop, extension):
+    monkeypatch.setattr(audiopower, "sound", lambda: extension)
     x = np.random.default_rng(win + hop).normal(size=9_000).astype(np.float32)
     frames = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), win)[::hop]
     want = np.abs(np.fft.rfft(frames * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win) / win)), axis=1)) ** 2
     got = audio.spectrogram.cpu(np.empty, x, win, hop, False)
     np.testing.assert_allclose(got, want, atol=2e-6 * want.max())
+
+
+@pytest.mark.parametrize("n", [1, 2, 199, 200, 201, 202, 1000])
+def test_a_wave_is_mirrored_at_its_ends(n):
+    x = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    for more in (1, 200):
+        np.testing.assert_array_equal(audio._mirrored(x, more), np.pad(x, more, mode="reflect" if n > 1 else "edge"))
+
+
+@pytest.mark.skipif(sound() is None, reason="the extension isn't built")
+def test_arrays_that_do_not_fit_are_refused():
+    f = np.float32
+    tables, radices = audiopower._plan(400)
+    for wave_, out, win, hop, t, r in (
+            (559, 2 * 201, 400, 160, tables, radices), (560, 2 * 201 - 1, 400, 160, tables, radices),
+            (560, 0, 400, 160, tables, radices), (560, 2 * 201, 402, 160, tables, radices),
+            (560, 2 * 201, 400, 0, tables, radices), (560, 201, 400, 2**62, tables, radices),
+            (560, 2 * 201, 400, 160, tables[1:], radices), (560, 2 * 201, 400, 160, tables, radices[1:]),
+            (560, 2 * 201, 400, 160, tables, radices * 0), (560, 2 * 201, -400, 160, tables, radices)):
+        with pytest.raises(ValueError, match="unlike sizes"):
+            sound().powers(np.zeros(wave_, f), np.zeros(out, f), win, hop, t, r)
+    sound().powers(np.zeros(560, f), np.zeros(2 * 201, f), 400, 160, tables, radices)
+    for stride, before, weights, starts in ((0, 0, 2, [0]), (1, -1, 2, [0]), (1, 0, 3, [0, 0]), (1, 0, 2, [-1]),
+                                            (1, 0, 2, [2**40]), (1, 0, 0, [0]), (1, 0, 2, []), (2**40, 0, 2, [0])):
+        with pytest.raises(ValueError, match="unlike sizes"):
+            sound().resample(np.zeros(9, f), np.zeros(9, f), stride, before, np.zeros(weights, f), np.array(starts, np.int64))
 
 
 def test_spectrogram_as_torch():

@@ -51,6 +51,12 @@ def test_the_extension_of_tables(told, monkeypatch, there, line):
     assert status == 0 and line in text
 
 
+def test_the_extension_of_sound(told, monkeypatch):
+    monkeypatch.setattr(extensions, "sound", lambda: None)
+    status, text = told()
+    assert status == 0 and "– C extension _sound: not built: when pipec is installed, it needs a C compiler" in text
+
+
 def test_the_extension_of_sharing(told, monkeypatch):
     monkeypatch.setattr(extension, "handover", lambda: None)
     status, text = told()
