@@ -121,7 +121,7 @@ def _tables() -> Iterator[tuple[str, str]]:
         yield LESS, ("C extension _parquetpages: not built: when pipec is installed, it needs a C compiler; "
                      "pyarrow and NumPy do its work, more slowly")
     if extensions.sound() is not None:
-        yield GOOD, "C extension _sound makes spectra and resamples"
+        yield GOOD, "C extension _sound makes spectra, mels among them, and resamples"
     else:
         yield LESS, ("C extension _sound: not built: when pipec is installed, it needs a C compiler; "
                      "NumPy does its work, more slowly")

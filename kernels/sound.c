@@ -1,4 +1,4 @@
-/* Power spectra of overlapping frames of a wave, and waves at another rate: sixteen frames, or sixteen periods of the two
+/* Power spectra of overlapping frames of a wave, waves at another rate, and sums of few frequencies: sixteen frames, or sixteen periods of the two
  * rates, lie side by side in a vector, so that no sum goes across lanes and each value is computed by the same operations on
  * every machine (no fused ones: -ffp-contract=off).
  *
@@ -314,14 +314,80 @@ static PyObject *resample(PyObject *self, PyObject *args) {
     return finish(right, memory);
 }
 
+/* --- products with weights that are mostly zero --------------------------------------------------------------------- */
+
+/* First weight of each row that isn't zero and the one after the last; the number of those between. */
+static int64_t find_bands(const float *w, int64_t m, int64_t k, int64_t *bands) {
+    int64_t between = 0;
+    for (int64_t j = 0; j < m; j++, w += k, bands += 2) {
+        bands[0] = 0, bands[1] = k;
+        while (bands[0] < k && w[bands[0]] == 0) bands[0]++;
+        while (bands[1] > bands[0] && w[bands[1] - 1] == 0) bands[1]--;
+        between += bands[1] - bands[0];
+    }
+    return between;
+}
+
+/* out[t, j] = sum of x[t, i] * w[j, i] over the band of j; 0 where a value of x isn't finite, which zeros don't silence. */
+FAST static int banded(const float *x, int64_t rows, int64_t k, const float *w, int64_t m, const int64_t *bands, V *lanes,
+                       float *out) {
+    V *made = lanes + k;
+    for (int64_t t = 0; t < rows; t += LANES) {
+        V silent = {0};
+        columns(x, rows * k, t * k, k, k, (float *)lanes, LANES);
+        for (int64_t i = 0; i < k; i++) silent += lanes[i] * 0.0f;
+        for (int l = 0; l < LANES; l++)
+            if (silent[l] != 0) return 0;
+        for (int64_t j = 0; j < m; j++) {
+            V sum = {0};
+            for (int64_t i = bands[2 * j]; i < bands[2 * j + 1]; i++) sum += lanes[i] * w[j * k + i];
+            made[j] = sum;
+        }
+        back(made, 1, m, out + t * m, m, (rows - t) * m);
+    }
+    return 1;
+}
+
+static PyObject *products(PyObject *self, PyObject *args) {
+    Py_buffer x, weights, out;
+    long long k;
+    int memory = 0, made = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*w*L", &x, &weights, &out, &k)) return NULL;
+    int right = k > 0 && k <= LARGEST && x.len % (4 * k) == 0 && weights.len % (4 * k) == 0;
+    int64_t rows = right ? x.len / 4 / k : 0, m = right ? weights.len / 4 / k : 0;
+    right = right && m <= LARGEST && out.len == rows * m * 4;
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        size_t work = (size_t)(k + m) * sizeof(V);
+        char *all = malloc(work + (size_t)m * 16 + 64);
+        memory = all != NULL;
+        if (memory) {
+            int64_t *bands = (int64_t *)((char *)aligned(all) + work);
+            made = find_bands(weights.buf, m, k, bands) <= m * k / 8
+                && banded(x.buf, rows, k, weights.buf, m, bands, aligned(all), out.buf);
+        }
+        free(all);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&out);
+    PyObject *none = finish(right, memory);
+    if (none == NULL) return NULL;
+    Py_DECREF(none);
+    return PyBool_FromLong(made);
+}
+
 static PyMethodDef methods[] = {
     {"powers", powers, METH_VARARGS, "powers(wave, out, win, hop, tables, radices): out[t, k] = power of frequency k in frame t"},
     {"resample", resample, METH_VARARGS, "resample(wave, out, stride, before, weights, starts): period by period"},
+    {"products", products, METH_VARARGS, "products(x, weights, out, k) -> bool: were most weights zero, and all of x finite"},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_sound", "Power spectra and resampling.", -1, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_sound", "Power spectra, resampling, sums over bands.", -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__sound(void) { return PyModule_Create(&module); }

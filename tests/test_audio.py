@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pipec.compiler.check import check
 from pipec.compiler.evaluate import evaluate
-from pipec.kernels import audio, audiopower
+from pipec.kernels import audio, audiopower, table
 from pipec.kernels.extensions import sound
 from pipec.kernels.ops import BadRecord
 
@@ -215,6 +215,22 @@ def test_a_wave_is_mirrored_at_its_ends(n):
     x = np.random.default_rng(n).normal(size=n).astype(np.float32)
     for more in (1, 200):
         np.testing.assert_array_equal(audio._mirrored(x, more), np.pad(x, more, mode="reflect" if n > 1 else "edge"))
+
+
+@pytest.mark.parametrize("rows, mels, bins", [(16, 80, 201), (17, 3, 65), (100, 1, 64), (33, 128, 513)])
+def test_sums_over_bands(rows, mels, bins):
+    x = np.random.default_rng(rows).normal(size=(rows, bins)).astype(np.float32)
+    bank = audio.mel_bank.ref(mels, bins, 16_000, 0.0, 0.0 if mels > 3 else 300.0, "htk", "none")
+    for weight in (bank, np.zeros_like(bank), np.ones_like(bank)):
+        want = x.astype(np.float64) @ weight.T
+        np.testing.assert_allclose(table.linear.cpu(np.empty, x, weight), want, atol=3e-5)
+        if sound():
+            made = sound().products(x, weight, np.empty((rows, mels), np.float32), bins)
+            assert made == (np.count_nonzero(weight) * 8 <= bins * mels)
+    for value in (np.inf, np.nan):   # zero times infinity is no number
+        x[rows - 1, bins - 1] = value
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(np.isnan(table.linear.cpu(np.empty, x, bank)), np.isnan(x @ bank.T))
 
 
 @pytest.mark.skipif(sound() is None, reason="the extension isn't built")
