@@ -42,6 +42,7 @@ from .spawned import Spawned
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
 SMALL_ROW = 1 << 15                    # of smaller rows four times as many, since each task costs as much as dozens of them
+# … and fewer tasks ahead: a smaller ring lies in the cache, and such records take about the same time each
 MOST_RESTARTS = 5                      # of a shared stream's server, within one epoch
 MOST_VALUES = 1 << 16                  # returned in one message
 ROWS_AT_ONCE = 64                      # what is taken from the ring where batches aren't plain runs of rows
@@ -402,9 +403,10 @@ def _attribute(name: str) -> str:
 
 def layout_for(plan: Plan, below: Any, threads: int, memory: int | None, heap: int = DEFAULT_HEAP) -> Layout:
     fixed = sum(row_bytes(c) for c in plan.rows if not is_ragged(c))
-    chunk = min(512, max(4, (HEAVY if fixed > SMALL_ROW else 4 * HEAVY) // max(1, fixed)))
+    small = fixed <= SMALL_ROW
+    chunk = min(512, max(4, (4 * HEAVY if small else HEAVY) // max(1, fixed)))
     most = max(ROWS_AT_ONCE, below.batch_size or 0)
-    return plan_layout(plan.rows, most, memory, chunk, 3 * threads * chunk, heap)
+    return plan_layout(plan.rows, most, memory, chunk, (1 if small else 3) * threads * chunk, heap)
 
 
 def _one_batch_stage(plan: Plan) -> bool:
