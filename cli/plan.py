@@ -42,7 +42,8 @@ def made_report(arguments: argparse.Namespace) -> Report:
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(pass_names())}")
     path, run = split_file(arguments.code)
     program = program_at(path, settings_of(arguments.settings), run)
-    compiled = lowered(program, arguments.without)
+    device = None if "place" in arguments.without else arguments.device
+    compiled = lowered(program, arguments.without, on_device=device not in (None, "cpu"))
     place = settings_of(arguments.place)
     try:
         first_on_device(compiled.plan, place)
@@ -50,14 +51,15 @@ def made_report(arguments: argparse.Namespace) -> Report:
         raise UsageError(str(error)) from None
     if place and arguments.device in (None, "cpu"):
         raise UsageError("--place keeps on the CPU what --device cuda would move: name a device too")
+    notes = ["`place` is left out: all of it runs on the CPU"] if device != arguments.device else []
     if not arguments.measure:
-        return report(compiled, device=arguments.device, place=place)
+        return report(compiled, device=device, place=place, notes=notes)
     from ..compiler.native import build
     from ..runtime.trial import trial
 
     beside(path, arguments.allow_extern)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
-    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern), arguments.device, place)
+    return report(compiled, trial(plan, arguments.seconds, arguments.allow_extern), device, place, notes)
 
 
 def _write(path: str, content: str) -> None:

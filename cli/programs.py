@@ -174,9 +174,8 @@ def dump(arguments: argparse.Namespace) -> int:
 
     names = pass_names()
     for name, known in ((arguments.after, ("check", *names, "plan", "numba", "cuda")), *((n, names) for n in arguments.without)):
-        if name in ("cut", "place"):
-            raise UsageError(f"`{name}` is no pass over the graph: `--after plan` shows the plan that is cut out of it, "
-                             "`pipec explain` where each part runs")
+        if name == "place" and known is not names:
+            raise UsageError("`place` changes no graph: `pipec explain --device cuda` shows where each part runs")
         if name not in known:
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(known)}")
     path, run = split_file(arguments.file)

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..dsl.types import Type
-from ..kernels.scalar import SCALARS
 from ..runtime.plan import Column, Plan, Program, Slot, reached
-from .costs import BYTE, LENGTH, OPERATION, UNKNOWN, VECTOR, Sizes, width
+from .costs import LENGTH, UNKNOWN, Sizes, width
 from .graph import Node, walk
-from .totality import Facts
 
 DRAWN = frozenset(("draw", "epoch", "weight"))
 
@@ -110,60 +108,3 @@ def type_bytes(t: Type) -> tuple[float, bool]:
     for k, d in enumerate(dims):
         count *= (image[k] if image else UNKNOWN) if d is None else d
     return count * LENGTH.get(t.dtype, width(t.dtype)), None in dims or t.dtype in LENGTH
-
-
-@dataclass(frozen=True)
-class Widening:
-    """A column of the ring that is made, element by element, of narrower data: bytes of both, and what making it costs."""
-
-    column: str
-    value: Node
-    narrow: float
-    wide: float
-    ns: float      # for one record, in each consumer, if it were made below `share()`
-
-
-def widenings(outputs: Mapping[str, Node]) -> list[Widening]:
-    """The columns that could travel narrow. Making one below costs `ns` in every training process and takes the batch out of
-    the ring by a copy, so the plan leaves it above; on a device that widens it, the bytes count."""
-    found = []
-    for name, value in outputs.items():
-        source = _widened(value)
-        if source is None or not all(isinstance(d, int) for d in (*value.type.dims, *source.type.dims)):
-            continue
-        (wide, _), (narrow, _) = type_bytes(value.type), type_bytes(source.type)
-        if narrow * 2 <= wide:
-            elements = wide / width(value.type.dtype)
-            ns = elements * OPERATION * _work(value.args[0], Facts((value,))) / VECTOR + BYTE * (wide + narrow)
-            found.append(Widening(name, value, narrow, wide, ns))
-    return found
-
-
-def _widened(value: Node) -> Node | None:
-    """The one tensor of narrower numbers whose elements a build computes on, with constants alone beside them."""
-    if value.op != "build":
-        return None
-    sources: set[Node] = set()
-    stack = [value.args[0]]
-    while stack:
-        n = stack.pop()
-        if n.op == "index":
-            if n.args[0].op != "const":
-                sources.add(n.args[0])
-            stack.extend(a for a in n.args[1:] if a.op not in ("var", "const"))
-        elif n.op in ("apply", "cast", "select", "fill"):
-            stack.extend(n.args)
-        elif n.op not in ("const", "var", "draw"):
-            return None
-    if len(sources) != 1:
-        return None
-    (source,) = sources
-    return source if width(source.type.dtype) < width(value.type.dtype) else None
-
-
-def _work(n: Node, facts: Facts) -> float:
-    """Additions for each element: what no binder changes is computed once."""
-    if not facts.free(n) or n.op == "var":
-        return 0.0
-    own = SCALARS[n["fn"]].cost if n.op == "apply" else 1.0
-    return own + sum(_work(a, facts) for a in n.args if not (n.op == "index" and a is n.args[0]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..dsl.problems import PipeError, Problem, Span
@@ -22,15 +23,16 @@ from .retype import Checked
 
 if TYPE_CHECKING:
     from .lower import Told
+    from .widen import Widening
 
 Spans = dict[Node, tuple[Span, ...]]
 Pass = Callable[[Node, Spans], Node]
 
 
-def passes() -> tuple[tuple[str, Pass], ...]:
+def passes(on_device: bool = False, told: list[Widening] | None = None) -> tuple[tuple[str, Pass], ...]:
     """The passes over the graph, in order. Each can be left out by name and changes no value.
 
-    A pass gets the places that nodes come from and adds those of the nodes it makes.
+    A pass gets the places that nodes come from and adds those of the nodes it makes. `on_device`, `told`: see `widen`.
     """
     from .fuse import fuse
     from .lift import lift_filters
@@ -38,22 +40,25 @@ def passes() -> tuple[tuple[str, Pass], ...]:
     from .regions import decode_regions
     from .simplify import simplify
     from .tabulate import tabulate
+    from .widen import widen
 
     return (("simplify", simplify), ("prune", prune), ("lift_filters", lift_filters),
-            ("decode_regions", decode_regions), ("fuse", fuse), ("tabulate", tabulate))
+            ("decode_regions", decode_regions), ("fuse", fuse), ("tabulate", tabulate),
+            ("cut", partial(widen, on_device=on_device, told=told)))
 
 
 def pass_names() -> tuple[str, ...]:
-    return tuple(name for name, _ in passes())
+    """The names of those that can be left out: the passes over the graph, and `place`, which gives a device its kernels."""
+    return (*(name for name, _ in passes()), "place")
 
 
 def transformed(emit: Node, without: Sequence[str] = (), until: str | None = None,
-                spans: Spans | None = None) -> Node:
+                spans: Spans | None = None, on_device: bool = False, told: list[Widening] | None = None) -> Node:
     """`emit` after the passes, up to and including `until`, leaving out those named in `without`.
 
     `spans` is kept up to date. A pass that changes what leaves the program is an error of ours, found here.
     """
-    for name, apply in passes():
+    for name, apply in passes(on_device, told):
         if name not in without:
             before, emit = emit, apply(emit, {} if spans is None else spans)
             if delivered(emit) != delivered(before):
@@ -77,20 +82,26 @@ class Compiled:
     kernels: tuple[Kernel, ...]
     program: Program
     told: dict[str, Told]
+    parts: Cut
+    widenings: tuple[Widening, ...]      # what `cut` moved across the ring, and what it thought of
 
 
-def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | None = None) -> Compiled:
-    """The plan of a checked program. `untrusted`: its graph comes from anywhere, and this is what `retype` found."""
+def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | None = None,
+            on_device: bool = False) -> Compiled:
+    """The plan of a checked program. `untrusted`: its graph comes from anywhere, and this is what `retype` found.
+    `on_device`: it is for one loader that asks for a device."""
     from .graphtext import print_graph
     from .harden import checked, guarded
     from .mentioned import mentioned
 
     spans = placed(program.emit, program.spans, Lines(program.texts))
-    emit = transformed(program.emit if untrusted is None else checked(program.emit, untrusted), without, spans=spans)
+    thought: list[Widening] = []
+    emit = transformed(program.emit if untrusted is None else checked(program.emit, untrusted), without, spans=spans,
+                       on_device=on_device, told=thought)
     if untrusted is not None:
         emit = guarded(emit)
     _carry_stages(program.emit, emit, spans)
-    parts = cut(emit)
+    parts = cut(emit, batches="cut" not in without)
     lowering = _Lowering(replace(program, emit=emit, spans=spans))
     above = lowering.chain("above", parts.above)
     before = len(lowering.kernels)
@@ -103,8 +114,8 @@ def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | 
         name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
         texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest(), files=files,
-        device=_for_device(lowering.kernels[before:]))
-    return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told)
+        device=() if "place" in without else _for_device(lowering.kernels[before:]))
+    return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told, parts, tuple(thought))
 
 
 def _for_device(below: Sequence[Kernel]) -> tuple[plans.DeviceKernel, ...]:
@@ -284,9 +295,10 @@ def _early(stage: Node, piece: Piece) -> bool:
 
 
 def _before(stage: Node, piece: Piece) -> int:
-    """How many conditions stand before a stage."""
+    """How many conditions that are judged stand before a stage: what is always true has no step."""
     place = piece.stages.index(stage)
-    return sum(1 for s in piece.stages[:place] if s.op in ("where", "check"))
+    judged = (s.args[1] for s in piece.stages[:place] if s.op in ("where", "check"))
+    return sum(1 for condition in judged if not (condition.op == "const" and condition["value"]))
 
 
 def _order(stage: Node) -> plans.Order:
@@ -303,8 +315,8 @@ def _order(stage: Node) -> plans.Order:
 
 
 def plan_for(path: str, overrides: Mapping[str, Any] | None = None, run: str | None = None,
-             without: Sequence[str] = ()) -> Plan:
-    """The plan of a program file, its machine code in the compile cache.
+             without: Sequence[str] = (), on_device: bool = False) -> Plan:
+    """The plan of a program file, its machine code in the compile cache. `on_device`: for one loader that asks for a device.
 
     Raises PipeError where the program has mistakes.
     """
@@ -312,17 +324,17 @@ def plan_for(path: str, overrides: Mapping[str, Any] | None = None, run: str | N
 
     overrides = dict(overrides or {})
     if not without:
-        kept = plancache.find(path, overrides, run)
+        kept = plancache.find(path, overrides, run, on_device)
         if kept is not None:
             return kept
     from .check import check
     from .native import build
 
     program = check(path, overrides, run)
-    compiled = lowered(program, without)
+    compiled = lowered(program, without, on_device=on_device)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
     if not without:
-        plancache.keep(path, overrides, run, plan)
+        plancache.keep(path, overrides, run, plan, on_device)
     return plan
 
 

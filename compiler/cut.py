@@ -107,21 +107,20 @@ class Cut:
     below: list[Piece]
 
 
-def cut(emit: Node) -> Cut:
-    """Split at `share()`; a trailing plain batch goes below."""
+def cut(emit: Node, batches: bool = True) -> Cut:
+    """Split at `share()`; a trailing plain batch goes below, unless `batches` are to stay where they stand."""
     listed = pieces(emit)
     at = next((i for i, p in enumerate(listed) if p.kind == "share"), len(listed))
     above, below = listed[:at], listed[at:]
-    if len(above) > 1 and is_plain_batch(above[-1]) and is_identity(above[-1]):
+    if batches and len(above) > 1 and is_plain_batch(above[-1]) and is_identity(above[-1]):
         below = [above[-1], *below]
         above = above[:-1]
-    return Cut(above, _row_types(above[-1]), below)
+    return Cut(above, {name: row_type(name, value.type) for name, value in above[-1].outputs.items()}, below)
 
 
-def _row_types(last: Piece) -> dict[str, Type]:
-    """Types of the ring's fields; a size that isn't known now is that of the field itself, whatever it came from."""
-    return {name: value.type.with_dims(tuple(_own(name, axis, d) for axis, d in enumerate(value.type.dims)))
-            for name, value in last.outputs.items()}
+def row_type(name: str, t: Type) -> Type:
+    """The type of a ring's field; a size that isn't known now is that of the field itself, whatever it came from."""
+    return t.with_dims(tuple(_own(name, axis, d) for axis, d in enumerate(t.dims)))
 
 
 def _own(field: str, axis: int, dim: int | Node) -> int | Node:

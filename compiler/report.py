@@ -12,7 +12,7 @@ from ..runtime.inputs import reachable
 from ..runtime.streams import BYTES as ROWS_BYTES
 from ..runtime.streams import MOST_AT_ONCE
 from ..runtime.trial import Trial
-from .borders import Border, borders, column_bytes, frontier, type_bytes, widenings
+from .borders import Border, borders, column_bytes, frontier, type_bytes
 from .compile import Compiled
 from .costs import BYTE, CALL, CONDITION, FUNCTION, JUDGED, LENGTH, STEP, TABLES, Sizes, call_ns, kernel_ns, read_ns
 from .fuse import explained
@@ -20,6 +20,7 @@ from .graph import Node
 from .lines import Line, Lines, lines_of
 from .lower import Told
 from .place import placed
+from .widen import Widening
 
 QUIET = frozenset(("field", "const", "var", "param", "epoch", "count", "extent", "weight"))
 
@@ -249,14 +250,23 @@ def _own(n: Node) -> str:
     return "all of it is asked for at once"
 
 
+def _widened(w: Widening, line: Line | None) -> str:
+    """What `cut` did with a column that could cross the ring narrower, and by which figures."""
+    where = "" if line is None else f", made by line {line.number},"
+    figures = f"that costs each consumer about {w.costs:,.0f} ns a record and saves it {w.saves:,.0f}"
+    if w.moved:
+        return (f"{w.column}{where} crosses the ring as {w.narrow:,.0f} bytes instead of {w.wide:,.0f} and is widened "
+                f"below share(): {figures}; `--without cut` leaves it above")
+    return (f"{w.column}{where} crosses the ring as {w.wide:,.0f} bytes, not as the {w.narrow:,.0f} it is made of: widened below "
+            f"share(), {figures}")
+
+
 def report(compiled: Compiled, trial: Trial | None = None, device: str | None = None,
-           place: Mapping[str, str] | None = None) -> Report:
+           place: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> Report:
     """What there is to say about a plan; with `trial`, also what its steps cost when it ran.
 
-    `device`, `place`: what the loaders will ask for.
+    `device`, `place`: what the loaders will ask for. `notes` that the caller has stand first.
     """
-    from .cut import cut
-
     maker = _Maker(compiled, trial)
     placement = placed(compiled.plan, device, place)
     devices = {f"below{i}": d for i, d in enumerate(placement.devices)}
@@ -270,21 +280,15 @@ def report(compiled: Compiled, trial: Trial | None = None, device: str | None = 
     found = borders(compiled.plan, read, trial.row_bytes if trial is not None and trial.rows else None, records,
                     None if device in (None, "cpu") else placement.devices)
     cached: list[tuple[str, Line | None, float, bool]] = []
-    notes = [*placement.reasons, *_in_the_producer(compiled.plan, parts)]
-    pieces = cut(compiled.program.emit)
+    notes = [*notes, *placement.reasons, *_in_the_producer(compiled.plan, parts)]
+    pieces = compiled.parts
     if pieces.above and pieces.above[0].kind == "source":
         of = lines_of(list(pieces.above[0].outputs.values()), compiled.program.spans, maker.lines)
         for name, n in frontier(pieces.above[0].outputs).items():
             size, assumed = type_bytes(n.type)
             cached.append((name, of.get(n), size, assumed))
-        on_device = device not in (None, "cpu")
-        for w in widenings(pieces.above[-1].outputs):
-            line = of.get(w.value)
-            where = f" by line {line.number}" if line is not None else ""
-            advice = ("with `share()` above that line fewer bytes would be uploaded" if on_device else
-                      "it stays above share(), where it is made once")
-            notes.append(f"{w.column} crosses the ring as {w.wide:,.0f} bytes and is made{where} of {w.narrow:,.0f}: "
-                         f"below share() that would cost each consumer about {w.ns:,.0f} ns a record; {advice}")
+    of = lines_of([w.value for w in compiled.widenings], compiled.program.spans, maker.lines)
+    notes += [_widened(w, of.get(w.value)) for w in compiled.widenings]
     return Report(compiled.plan.name, compiled.plan.path, tuple(parts), tuple(found), tuple(dict.fromkeys(maker.fused)),
                   tuple(dict.fromkeys(maker.apart)), tuple(cached), tuple(notes),
                   measured=trial.rows if trial is not None else 0)

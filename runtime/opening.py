@@ -42,7 +42,7 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
         from .ranks import rank_spec
 
         spec = rank_spec(rank, world, mesh, micro_batches)
-        plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device))
+        plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device), alone=not share)
         if not allow_extern:
             refuse_externs(plan)
         if share:
@@ -65,20 +65,23 @@ def wants_device(as_: str, device: Any) -> bool:
     return as_ == "cupy" or device not in (None, "cpu")
 
 
-def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False) -> Plan:
+def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False,
+            alone: bool = False) -> Plan:
     """The plan of a program or an artifact. The compiler is imported only where there is something to compile.
 
-    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for.
+    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for. `alone`: nobody else reads this stream, so
+    what is in the ring may be made for that device.
     """
     from . import artifact, plancache
 
     if artifact.is_artifact(path):
         return artifact.plan_of(path, params, run, trust, on_device)
-    kept = plancache.find(path, params, run)
+    for_device = on_device and alone
+    kept = plancache.find(path, params, run, for_device)
     if kept is not None:
         return kept
     plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
-    return plan_for(path, params, run)
+    return plan_for(path, params, run, on_device=for_device)
 
 
 def refuse_externs(plan: Plan, below_only: bool = False) -> None:

@@ -54,8 +54,8 @@ def version() -> bytes:
     return made.digest()
 
 
-def _path(path: str, overrides: Mapping[str, Any], run: str | None) -> Path:
-    told = repr((os.path.abspath(path), sorted((k, repr(v)) for k, v in overrides.items()), run))
+def _path(path: str, overrides: Mapping[str, Any], run: str | None, on_device: bool) -> Path:
+    told = repr((os.path.abspath(path), sorted((k, repr(v)) for k, v in overrides.items()), run, on_device))
     return _place(told)
 
 
@@ -103,15 +103,16 @@ def _mac(content: bytes) -> bytes:
     return hmac.new(user_key(), b"pipec plan\0" + content, hashlib.sha256).digest()
 
 
-def find(path: str, overrides: Mapping[str, Any], run: str | None) -> Plan | None:
-    """The kept plan of a program, None where there is none or a file has changed."""
-    return _found(_path(path, overrides, run))
+def find(path: str, overrides: Mapping[str, Any], run: str | None, on_device: bool = False) -> Plan | None:
+    """The kept plan of a program, None where there is none or a file has changed. `on_device`: that of one loader that asks
+    for a device."""
+    return _found(_path(path, overrides, run, on_device))
 
 
-def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan) -> None:
+def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan, on_device: bool = False) -> None:
     """Keep a program's plan. Failing to (a full disk, a folder that can't be written) costs time only."""
     texts = {name: _seen(name) for name in plan.texts if os.path.exists(name)}
-    _keep(_path(path, overrides, run), Entry(_files(plan) | texts, plan))
+    _keep(_path(path, overrides, run, on_device), Entry(_files(plan) | texts, plan))
 
 
 def find_made(identity: str) -> Plan | None:

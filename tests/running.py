@@ -50,12 +50,13 @@ def until_failure(records):
     return found, None
 
 
-def run_compiled(program, without=(), threads=2, epoch=0, chunk=None, resumed=None):
+def run_compiled(program, without=(), threads=2, epoch=0, chunk=None, resumed=None, on_device=False):
     """What a checked program delivers, compiled without some passes: (records, code of the error that ended it).
 
-    `chunk`: positions per task; `resumed`: another loader goes on from the state after so many deliveries.
+    `chunk`: positions per task; `resumed`: another loader goes on from the state after so many deliveries; `on_device`: cut
+    for a loader that asks for a device, though run here.
     """
-    compiled = lowered(program, without)
+    compiled = lowered(program, without, on_device=on_device)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
     tasks = mock.patch.object(Stream, "chunk", lambda _: chunk) if chunk else nullcontext()
     state, before = None, []

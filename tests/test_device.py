@@ -26,6 +26,7 @@ HEAD = "seed 3\nschema Row\n" + "".join(f"  {name}: {text}\n" for name, (text, _
 PIPELINE = 'pipeline p\n  from npz("{data}") as Row\n'
 PROGRAMS = {   # name → (lines, kernels run on the device)
     "widened": (["share()", "image = [(f32(img[y, x, c]) - 120) / 58.5 for c, y, x]", "batch(4)", "emit image, n"], True),
+    "moved below": (["image = [(f32(img[y, x, c]) - 120) / 58.5 for c, y, x]", "batch(1000)", "emit image, n"], True),
     "whole": (["share()", "image = [f16(img[y, x, c]) / 255 for c, y, x]", "batch(5, whole=true)", "emit image, n"], True),
     "handed on": (["share()", "batch(4)", "emit img, n, h, mask, big, b"], False),
     "all dtypes": (["share()", "t = bf16(x)", "o = h + 0.5", "z = not flag", "y = i8(b / 3)", "batch(3)",
@@ -54,7 +55,7 @@ def compiled(tmp_path_factory):
     made = {}
     for name, lines in {**{n: lines for n, (lines, _) in PROGRAMS.items()}, **FAILING}.items():
         text = HEAD + (PIPELINE + "".join(f"  {line}\n" for line in lines)).replace("{data}", str(data))
-        c = lowered(check("p.pipe", text=text))
+        c = lowered(check("p.pipe", text=text), on_device=name == "moved below")
         made[name] = _with_kernels(c.plan, build(c.kernels))
     kernels = [k for plan in made.values() for k in plan.device]
     return made, [FakeDevice(kernels, backwards) for backwards in (False, True)]

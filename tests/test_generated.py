@@ -75,6 +75,8 @@ FOUND = {
     "a computed size below sample": [
         "t = [n + i > 3 for i < size]", "o ~ sample(q)", "y = o.t", "s = [not t[i] for i < size]", "emit y, s"],
     "a computed size below each": ["t = [n + i > 3 for i < size]", "each(v)", "s = [not t[i] for i < size]", "emit v, s"],
+    "a condition that is always true before take": ["where n <= n", "take(5)", "emit n"],
+    "take between conditions": ["where n <= n", "where n % 3 != 1", "take(5)", "check(n == n)", "emit n"],
     "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],
 }
 

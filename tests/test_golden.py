@@ -27,7 +27,7 @@ def made(source: str, section: str) -> str:
     match section.split():
         case ["graph"]:
             return print_graph(program.emit)
-        case ["after", name] if name in pass_names():
+        case ["after", name] if name in pass_names() and name != "place":
             return print_graph(transformed(program.emit, until=name))
         case ["plan"]:
             shown = msgspec.structs.replace(lowered(program).plan, device=())

@@ -205,8 +205,13 @@ def test_a_report_of_every_segment() -> None:
 def test_what_could_travel_narrow_and_where_devices_are(capsys: pytest.CaptureFixture[str]) -> None:
     path = str(EXAMPLES / "imagenet.pipe")
     told = explained(capsys, path)
-    assert re.search(r"image crosses the ring as 602,112 bytes and is made by line 27 of 150,528", told)
+    assert re.search(r"image, made by line 27, crosses the ring as 602,112 bytes, not as the 150,528 it is made of", told)
     assert "host → device" not in told and " cuda" not in told
     told = explained(capsys, path, "--device", "cuda")
     assert re.search(r"below1_0 +cuda", told) and re.search(r"above0_0 +cpu", told)
-    assert re.search(r"host → device +602,120", told)
+    assert re.search(r"host → device +150,536", told)
+    assert "image, made by line 27, crosses the ring as 150,528 bytes instead of 602,112 and is widened below share()" in told
+    told = explained(capsys, path, "--device", "cuda", "--without", "cut")
+    assert re.search(r"host → device +602,120", told) and "widened" not in told
+    told = explained(capsys, path, "--device", "cuda", "--without", "place")
+    assert " cuda" not in told and "`place` is left out" in told
