@@ -21,6 +21,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define LANES 16
 #define WIDE 2         /* vectors of periods that are resampled at once */
+#define FRAMES 64      /* whose samples are turned at once: they stay in the cache */
 #define STAGES 24
 #define LARGEST (1 << 20)   /* of a window */
 
@@ -172,15 +173,16 @@ INLINE void squares(const V *z, int64_t half, const float *w, V *power) {
 FAST static void power_all(const Plan *plan, const float *wave, int64_t size, float *turned, int64_t apart, int64_t *offsets,
                            V *work, float *out) {
     int64_t win = plan->win, hop = plan->hop, half = win / 2, bins = half + 1, rows = hop < win ? hop : win;
-    for (int64_t t = 0; t < apart; t += LANES) columns(wave, size, t * hop, hop, rows, turned + t, apart);
     for (int64_t n = 0, row = 0, step = 0; n < win; n++) {
         offsets[n] = row * apart + step;
         if (++row == hop) row = 0, step++;
     }
     for (int64_t t = 0; t < plan->count; t += LANES) {
+        if (t % FRAMES == 0)
+            for (int64_t k = 0; k < apart; k += LANES) columns(wave, size, (t + k) * hop, hop, rows, turned + k, apart);
         V *z = work, *other = work + win;
         const float *w = plan->twiddles;
-        From from = {turned + t, plan->window, offsets, NULL};
+        From from = {turned + t % FRAMES, plan->window, offsets, NULL};
         for (int64_t k = 0, n = half, s = 1; k < plan->stages; k++) {
             int r = plan->radices[k];
             if (k) any_pass(0, r, &from, n, s, w, other);
@@ -234,7 +236,7 @@ static PyObject *powers(PyObject *self, PyObject *args) {
         right = plan.count > 0 && size >= win && (size - win) / hop >= plan.count - 1;
     }
     if (right) {
-        int64_t steps = plan.count + (win - 1) / hop, apart = (steps / LANES + 2 | 1) * LANES;   /* odd: rows share no sets */
+        int64_t steps = (plan.count < FRAMES ? plan.count : FRAMES) + (win - 1) / hop, apart = (steps / LANES + 2 | 1) * LANES;   /* odd: rows share no sets */
         size_t turned = (size_t)((hop < win ? hop : win) * apart) * 4, work = (size_t)(3 * win + 2) * sizeof(V);
         Py_BEGIN_ALLOW_THREADS
         char *all = malloc(work + turned + (size_t)win * 8 + 64);
