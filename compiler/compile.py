@@ -15,7 +15,7 @@ from ..dsl.types import Type
 from ..runtime import plan as plans
 from ..runtime.inputs import reachable
 from ..runtime.plan import Column, Plan
-from .cut import BY, STARTS, Cut, Piece, column_dims, cut, pieces
+from .cut import BY, STARTS, Cut, Section, column_dims, cut, sections
 from .graph import Node, Program, node, walk
 from .lines import Lines, placed
 from .loops import Kernel
@@ -151,25 +151,26 @@ class _Lowering:
         self.kernels: list[Kernel] = []
         self.told: dict[str, Told] = {}
 
-    def segment(self, name: str, piece: Piece) -> plans.Segment:
-        requires = [(s.op, s.args[1]) for s in piece.stages if s.op in ("where", "check")]
-        program = self._frame(name, piece.outputs, requires)
-        self.told[name].start, self.told[name].stages = piece.start, piece.stages
+    def segment(self, name: str, section: Section) -> plans.Segment:
+        requires = [(s.op, s.args[1]) for s in section.stages if s.op in ("where", "check")]
+        program = self._frame(name, section.outputs, requires)
+        self.told[name].start, self.told[name].stages = section.start, section.stages
         return plans.Segment(
-            start=self._start(name, piece), program=program,
-            orders=tuple(_order(s) for s in piece.stages
-                         if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, piece)),
-            takes=tuple((_before(s, piece), _int(s.args[1])) for s in piece.stages if s.op == "take" and not _early(s, piece)),
-            at_most=next((float(s["at_most"]) for s in piece.stages if s.op == "skip_bad"), None))
+            start=self._start(name, section), program=program,
+            orders=tuple(_order(s) for s in section.stages
+                         if s.op in ("shuffle", "repeat", "shard", "balance") or _early(s, section)),
+            takes=tuple((_before(s, section), _int(s.args[1])) for s in section.stages
+                        if s.op == "take" and not _early(s, section)),
+            at_most=next((float(s["at_most"]) for s in section.stages if s.op == "skip_bad"), None))
 
-    def chain(self, name: str, listed: Sequence[Piece]) -> tuple[plans.Segment, ...]:
+    def chain(self, name: str, listed: Sequence[Section]) -> tuple[plans.Segment, ...]:
         """Segments one after the other. What is permuted must be records that can be read at any place."""
         chain = tuple(self.segment(f"{name}{i}", p) for i, p in enumerate(listed))
         reached = reachable(chain)
-        for k, piece in enumerate(listed):
-            for stage in piece.stages:
-                if stage.op == "balance" and piece.kind != "source":
-                    raise self._not_yet(stage, f"`balance` below `{piece.kind}` checks, but doesn't run yet")
+        for k, section in enumerate(listed):
+            for stage in section.stages:
+                if stage.op == "balance" and section.kind != "source":
+                    raise self._not_yet(stage, f"`balance` below `{section.kind}` checks, but doesn't run yet")
                 if stage.op == "shuffle" and not stage["window"] and k >= reached:
                     raise self._not_yet(stage, "`shuffle` of records that can't be read at any place checks, but doesn't run yet",
                                         "`shuffle(window=10_000)` permutes inside blocks, and runs")
@@ -182,8 +183,8 @@ class _Lowering:
         told = share is not None and bool(share.get("end"))
         first = plans.Start("ring", {"end": share["end"], "span": self._span(share)} if share is not None and told else {})
         if listed and listed[0].kind == "share":
-            piece = listed.pop(0)
-            opened = self.segment("below0", piece)
+            section = listed.pop(0)
+            opened = self.segment("below0", section)
             head = plans.Segment(first, opened.program, opened.orders, opened.takes)
         else:
             handed_on = {n: node("field", type=t, name=n) for n, t in parts.rows.items()}
@@ -201,8 +202,8 @@ class _Lowering:
         self.kernels += kernels
         return program
 
-    def _start(self, name: str, piece: Piece) -> plans.Start:
-        start = piece.start
+    def _start(self, name: str, section: Section) -> plans.Start:
+        start = section.start
         match start.op:
             case "source":
                 options = {"kind": start["kind"], "paths": start["paths"], "columns": start["columns"],
@@ -221,13 +222,13 @@ class _Lowering:
                 options = {"fields": start["fields"], "open": start["open"], "by": _by(start.args[2]), "span": self._span(start)}
                 return plans.Start("pack", options, self._numbers(name, start, {"n": start.args[1]}))
             case "mix" | "zip":
-                branches = tuple(self.chain(f"{name}_{start.op}{k}", pieces(b)) for k, b in enumerate(start.args))
+                branches = tuple(self.chain(f"{name}_{start.op}{k}", sections(b)) for k, b in enumerate(start.args))
                 shared = ("weights", "until", "key") if start.op == "mix" else ("names",)
                 return plans.Start(start.op, {k: start[k] for k in shared} | {"span": self._span(start)}, inputs=branches)
             case "share":
                 return plans.Start("share")
             case "sample":
-                inner = self.chain(f"{name}_{start['name']}", pieces(start.args[1]))
+                inner = self.chain(f"{name}_{start['name']}", sections(start.args[1]))
                 return plans.Start("sample", {k: start[k] for k in ("name", "path", "times")}, inputs=(inner,))
         raise ValueError(f"{start.op} starts no frame")
 
@@ -289,15 +290,15 @@ def _by(value: Node) -> str:
     return BY if value.op != "field" else str(value["name"])
 
 
-def _early(stage: Node, piece: Piece) -> bool:
+def _early(stage: Node, section: Section) -> bool:
     """A `take` that no condition stands before counts positions."""
-    return stage.op == "take" and _before(stage, piece) == 0
+    return stage.op == "take" and _before(stage, section) == 0
 
 
-def _before(stage: Node, piece: Piece) -> int:
+def _before(stage: Node, section: Section) -> int:
     """How many conditions that are judged stand before a stage: what is always true has no step."""
-    place = piece.stages.index(stage)
-    judged = (s.args[1] for s in piece.stages[:place] if s.op in ("where", "check"))
+    place = section.stages.index(stage)
+    judged = (s.args[1] for s in section.stages[:place] if s.op in ("where", "check"))
     return sum(1 for condition in judged if not (condition.op == "const" and condition["value"]))
 
 

@@ -1,4 +1,4 @@
-"""Cuts a graph into segments, each from the start of a frame to its end, and those at `share()` in two.
+"""Cuts a graph into sections, each from the start of a frame to its end, and those at `share()` in two.
 
 A plain `batch` that nothing but `share` or `emit` follows moves below the cut: the ring then holds
 records, and a batch is a view of it.
@@ -17,8 +17,8 @@ SAME_FRAME = frozenset(("where", "check", "shuffle", "take", "repeat", "shard", 
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A segment of the graph: its start, the stages that don't start a frame (in order), and its `map`."""
+class Section:
+    """A section of the graph: its start, the stages that don't start a frame (in order), and its `map`."""
 
     start: Node
     stages: tuple[Node, ...]
@@ -29,9 +29,9 @@ class Piece:
         return self.start.op
 
 
-def pieces(stream: Node) -> list[Piece]:
+def sections(stream: Node) -> list[Section]:
     """The segments of a stream in the order in which records pass them."""
-    out: list[Piece] = []
+    out: list[Section] = []
     outputs: dict[str, Node] | None = None
     by: Node | None = None      # the length of the batch below, where it isn't a field
     stages: list[Node] = []
@@ -50,7 +50,7 @@ def pieces(stream: Node) -> list[Piece]:
         elif at.op in STARTS:
             if outputs is None:
                 outputs = _handed_on(at)
-            out.append(Piece(at, tuple(reversed(stages)), outputs))
+            out.append(Section(at, tuple(reversed(stages)), outputs))
             outputs, stages = None, []
             if "by" in at.get("has", ()):
                 by = at.args[1 + at["has"].index("by")]
@@ -89,27 +89,27 @@ def _handed_on(start: Node) -> dict[str, Node]:
     return {name: node("field", type=t, name=name) for name, t in start.type.parts}
 
 
-def is_identity(piece: Piece) -> bool:
+def is_identity(section: Section) -> bool:
     """Does the segment only hand its fields on?"""
-    return not piece.stages and all(v.op == "field" for v in piece.outputs.values())
+    return not section.stages and all(v.op == "field" for v in section.outputs.values())
 
 
-def is_plain_batch(piece: Piece) -> bool:
-    return piece.kind == "batch" and piece.start["has"] == ("n",) and not piece.start["pad"]
+def is_plain_batch(section: Section) -> bool:
+    return section.kind == "batch" and section.start["has"] == ("n",) and not section.start["pad"]
 
 
 @dataclass(frozen=True)
 class Cut:
     """`above` runs once; `rows` are the fields that the ring holds; `below` runs in each consumer."""
 
-    above: list[Piece]
+    above: list[Section]
     rows: dict[str, Type]
-    below: list[Piece]
+    below: list[Section]
 
 
 def cut(emit: Node, batches: bool = True) -> Cut:
     """Split at `share()`; a trailing plain batch goes below, unless `batches` are to stay where they stand."""
-    listed = pieces(emit)
+    listed = sections(emit)
     at = next((i for i, p in enumerate(listed) if p.kind == "share"), len(listed))
     above, below = listed[:at], listed[at:]
     if batches and len(above) > 1 and is_plain_batch(above[-1]) and is_identity(above[-1]):

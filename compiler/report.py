@@ -281,10 +281,10 @@ def report(compiled: Compiled, trial: Trial | None = None, device: str | None = 
                     None if device in (None, "cpu") else placement.devices)
     cached: list[tuple[str, Line | None, float, bool]] = []
     notes = [*notes, *placement.reasons, *_in_the_producer(compiled.plan, parts)]
-    pieces = compiled.parts
-    if pieces.above and pieces.above[0].kind == "source":
-        of = lines_of(list(pieces.above[0].outputs.values()), compiled.program.spans, maker.lines)
-        for name, n in frontier(pieces.above[0].outputs).items():
+    first = compiled.parts.above[:1]
+    if first and first[0].kind == "source":
+        of = lines_of(list(first[0].outputs.values()), compiled.program.spans, maker.lines)
+        for name, n in frontier(first[0].outputs).items():
             size, assumed = type_bytes(n.type)
             cached.append((name, of.get(n), size, assumed))
     of = lines_of([w.value for w in compiled.widenings], compiled.program.spans, maker.lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..dsl import tree
 from ..dsl.problems import Edit, Fix, Problem, Span
 from ..dsl.types import F32
-from .cut import Piece, cut, pieces
+from .cut import Section, cut, sections
 from .graph import Node, node, walk
 from .scope import Scope, Value, unknown
 
@@ -48,23 +48,24 @@ def misplaced(emit: Node, spans: Mapping[Node, Sequence[Span]]) -> Iterator[Prob
     """E0516 for weights of records that consumers don't know by these ids: they read the ids of the ring's rows."""
     parts = cut(emit)
     last = next((k for k, p in reversed(list(enumerate(parts.above))) if p.kind != "sample"), 0)
-    for piece, why in [*((p, "lines below `share` run in each trainer") for p in parts.below),
+    for section, why in [*((p, "lines below `share` run in each trainer") for p in parts.below),
                        *((p, "a later line makes other records of these") for p in parts.above[:last]),
                        *((p, "a pipeline that another one reads") for a in parts.above for p in _inner(a))]:
-        for n in _weights(piece):
+        for n in _weights(section):
             yield Problem("E0516", "`weight` must stand where records are those that trainers get", spans[n][0], why, (), (
                 "trainers return values for the records they get, so it stands above `share`, below `each` and the like",))
 
 
-def _inner(piece: Piece) -> Iterator[Piece]:
-    branches = piece.start.args if piece.kind in ("mix", "zip") else piece.start.args[1:] if piece.kind == "sample" else ()
+def _inner(section: Section) -> Iterator[Section]:
+    start = section.start
+    branches = start.args if section.kind in ("mix", "zip") else start.args[1:] if section.kind == "sample" else ()
     for branch in branches:
-        for inner in pieces(branch):
+        for inner in sections(branch):
             yield inner
             yield from _inner(inner)
 
 
-def _weights(piece: Piece) -> list[Node]:
-    values = [*piece.outputs.values(), *(a for s in piece.stages for a in s.args[1:])]
+def _weights(section: Section) -> list[Node]:
+    values = [*section.outputs.values(), *(a for s in section.stages for a in s.args[1:])]
     found = {n for v in values for n in walk(v) if n.op == "weight"}
     return sorted(found, key=lambda n: n.number)

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 @dataclass(frozen=True)
 class Case:
     """How a program is run: the epoch, passes left out, threads, positions per task (None: as ever), and after how many
-    deliveries the run is broken off and resumed from its state (None: never)."""
+    deliveries the run is broken off and resumed from its state (None: never). `narrow`: what can cross the ring narrow does."""
 
     epoch: int = 0
     without: tuple[str, ...] = ()
     threads: int = 2
     chunk: int | None = None
     resumed: int | None = None
+    narrow: bool = False
 
 
 def cases() -> st.SearchStrategy[Case]:
@@ -31,7 +32,7 @@ def cases() -> st.SearchStrategy[Case]:
     names = pass_names()
     left_out = st.one_of(st.just(()), st.sets(st.sampled_from(names)).map(lambda s: tuple(n for n in names if n in s)))
     return st.builds(Case, epoch=st.sampled_from((0, 1, 7)), without=left_out, threads=st.integers(1, 4),
-                     chunk=st.sampled_from((None, 1, 3, 64)), resumed=st.sampled_from((None, 1, 2, 5)))
+                     chunk=st.sampled_from((None, 1, 3, 64)), resumed=st.sampled_from((None, 1, 2, 5)), narrow=st.booleans())
 
 
 def functions(w: Writer) -> list[str]:

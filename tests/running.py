@@ -50,13 +50,14 @@ def until_failure(records):
     return found, None
 
 
-def run_compiled(program, without=(), threads=2, epoch=0, chunk=None, resumed=None, on_device=False):
+def run_compiled(program, without=(), threads=2, epoch=0, chunk=None, resumed=None, on_device=False, narrow=False):
     """What a checked program delivers, compiled without some passes: (records, code of the error that ended it).
 
     `chunk`: positions per task; `resumed`: another loader goes on from the state after so many deliveries; `on_device`: cut
-    for a loader that asks for a device, though run here.
+    for a loader that asks for a device, though run here; `narrow`: what can cross the ring narrow does.
     """
-    compiled = lowered(program, without, on_device=on_device)
+    with mock.patch.multiple("pipec.compiler.widen", LAUNCH=0.0, _suits_a_device=lambda _: True) if narrow else nullcontext():
+        compiled = lowered(program, without, on_device=on_device or narrow)
     plan = _with_kernels(compiled.plan, build(compiled.kernels))
     tasks = mock.patch.object(Stream, "chunk", lambda _: chunk) if chunk else nullcontext()
     state, before = None, []

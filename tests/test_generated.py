@@ -29,7 +29,7 @@ def compare(text, data, case=Case()):
     reference, code = run_interpreted(program, case.epoch)
     if "skip_bad" in text:   # how many records were bad before isn't part of a state
         case = replace(case, resumed=None)
-    got, got_code = run_compiled(program, case.without, case.threads, case.epoch, case.chunk, case.resumed)
+    got, got_code = run_compiled(program, case.without, case.threads, case.epoch, case.chunk, case.resumed, narrow=case.narrow)
     assert got_code == code
     assert_same(got, reference)
     return reference
