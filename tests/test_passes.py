@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pipec.compiler.check import check
+from pipec.compiler.compile import passes, transformed
 from pipec.compiler.evaluate import evaluate
 from pipec.compiler.graph import walk
 from pipec.compiler.graphtext import parse_graph, print_graph, renumbered
 from pipec.compiler.prune import prune
+from pipec.compiler.retype import check_graph
 from pipec.compiler.simplify import simplify
 
 HEAD = """seed 3
@@ -109,3 +112,17 @@ def test_passes_change_no_value(name: str, data: Path) -> None:
         for field in a:
             x, y = np.asarray(a[field]), np.asarray(b[field])
             assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), field
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_pass_gives_a_graph_that_checks(name: str, data: Path) -> None:
+    program = check("p.pipe", run="p", text=HEAD + PROGRAMS[name].replace("{data}", str(data)))
+    for step, _ in passes():
+        check_graph(transformed(program.emit, until=step, on_device=True), program.params, program.seed is not None)
+
+
+def test_every_pass_shows_before_and_after() -> None:
+    for name, step in passes():
+        step = getattr(step, "func", step)
+        text = f"{sys.modules[step.__module__].__doc__}{step.__doc__}"
+        assert "Before:" in text and "After:" in text, name

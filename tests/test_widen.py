@@ -6,9 +6,10 @@ from textwrap import dedent
 import numpy as np
 import pytest
 from pipec.compiler.check import check
-from pipec.compiler.compile import lowered
+from pipec.compiler.compile import lowered, transformed
 from pipec.compiler.graphtext import parse_graph, print_graph
 from pipec.compiler.report import report
+from pipec.compiler.retype import check_graph
 from pipec.compiler.widen import widen
 from running import assert_same, run_compiled, run_interpreted
 
@@ -70,6 +71,7 @@ def test_no_bit_changes(name, data) -> None:
     assert (rows(lowered(program))["image"][0] == "u8") is cpu
     made = lowered(program, on_device=True)
     assert (rows(made)["image"][0] == "u8") is device
+    check_graph(transformed(program.emit, on_device=True), program.params, True)
     left = lowered(program, ["cut"], on_device=True)
     assert rows(left)["image"][0] == "f32" and not left.widenings
     for options in ({}, {"on_device": True}, {"without": ("cut",)}, {"without": ("place", "fuse"), "on_device": True}):
