@@ -48,7 +48,8 @@ def page(report: Report) -> str:
         "<h2>Bytes of one record at each border</h2><table>",
         *(f"<tr><td>{escape(b.name)}<td class=n>{shown_bytes(b.bytes, b.assumed)}<td><code>"
           f"{escape(', '.join(f'{n} {t}' for n, t in b.columns))}</code>" for b in report.borders), "</table>",
-        "<h2>The same in every epoch, so a cache could hold it</h2>", *_cached(report)]
+        "<h2>The same in every epoch, so a cache could hold it</h2>", *_cached(report),
+        *_list("Notes", report.notes)]
     return (f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             f"<title>{escape(title)}</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n")
 
