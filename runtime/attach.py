@@ -14,12 +14,11 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from .atomics import WAKE_HEAP, WAKE_ROOM, atomics
 from .attachment import Attachment, gone_error
-from .blocks import DTYPES, view
+from .blocks import view
 from .errors import DataError
 from .even import EvenRows, Names, Plain
 from .extension import handover
@@ -40,17 +39,15 @@ from .layout import (
     SHARE,
     WAITED,
     Layout,
-    Place,
 )
-from .lease import Held, Leases, Span, bytes_at
+from .lease import Held, Leases
 from .limits import available
 from .memory import PAGE, Mapping
 from .messages import error_of
 from .progress import Progress
+from .uneven import A_BITE, UnevenRows
 
 COPY_BELOW = 64 << 10                  # smaller arrays are copied: cheaper than keeping their pages
-A_BITE = 1 << 20
-BYTES, TEXTS = msgspec.msgpack.Decoder(list[bytes | None]), msgspec.msgpack.Decoder(list[str | None])
 
 
 @dataclass
@@ -87,7 +84,6 @@ class RowReader:
         self.control = Mapping(attachment.control_fd, 0, PAGE, double=False, write=True)
         self.atomics, self.header_at, self.control_at = atomics(), self.header.address, self.control.address
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
-        self.tables = {p.name: Mapping(fd, p.offset, p.size, double=True, write=False) for p in layout.places if p.ragged}
         self.points = [Mapping(fd, p.offset, p.size, double=True, write=False)
                        for p in layout.places if p.name in ("_next", "_skip")]
         self.point_words = [(ctypes.c_int64 * (m.size // 8)).from_address(m.address) for m in self.points]
@@ -96,9 +92,11 @@ class RowReader:
             budget = max(layout.total, available().free // 4)
         self.leases = Leases(fd, parts, budget, writable)
         self.plain = Plain(fd, self.leases.parts)
-        self.even: EvenRows | None = None
-        if not self.tables and all(p.dtype in DTYPES for p in layout.places):
-            self.even = EvenRows(layout.places, self.plain, None if self.copies else COPY_BELOW, self.read_only)
+        self.even, self.uneven, share_from = None, None, None if self.copies else COPY_BELOW
+        if any(p.ragged for p in layout.places):
+            self.uneven = UnevenRows(layout, self.plain, share_from, self.read_only)
+        else:
+            self.even = EvenRows(layout.places, self.plain, share_from, self.read_only)
         self.position = self.ends = self.run = 0
         self.rows = self.bytes = self.lost = 0
         self.planned: tuple[int, Names | None] = (0, None)
@@ -226,18 +224,36 @@ class RowReader:
         return (done, *point)
 
     def skip_epoch(self) -> None:
-        """Pass over what is left of the epoch, and its end."""
+        """Pass over what is left of the epoch, and its end: nothing of it is lost."""
+        lost = self.lost
         while self.skip(self.most) is not None:
             pass
+        self._lost_since(lost, 0)
 
-    def skip_to(self, next_: int, skip: int) -> None:
-        """Pass over rows up to this point of the epoch, or to its end."""
+    def skip_to(self, next_: int, skip: int, rows: int | None = None) -> None:
+        """Pass over rows up to this point of the epoch, or to its end. `rows`: of an epoch, where that is known.
+
+        Of those that were written over before they could be passed over, the ones before the point aren't lost; how many came
+        after it is told by positions, which is exact where each gives one row.
+        """
+        lost, after = self.lost, None if rows is None else rows - next_
         while (count := self._await(self.most, False)) > 0:
             points = self._points(self.position, count)
             there = int(np.searchsorted(points[0] * (1 << 20) + points[1], next_ * (1 << 20) + skip, "right"))
+            first = int(points[0][there]) if there < count else 0
+            if not self._keeps_up():
+                continue                                  # these points may be those of later rows
             self._pass(there)
             if there < count:
-                return
+                after = first - 1 - next_
+                break
+        self._lost_since(lost, after)
+
+    def _lost_since(self, before: int, most: int | None) -> None:
+        """Of the rows lost since there were `before`, so many at most count."""
+        if self.lost > before and most is not None:
+            self.lost = before + min(self.lost - before, max(0, most))
+            self._store(LOST, self.lost)
 
     def _end(self) -> None:
         self.ends += 1
@@ -346,7 +362,7 @@ class RowReader:
                     return count
                 if self.attachment.news or self._load(RUN) != self.run:
                     self._check(n, exact)
-                if self.tables and self._load(HEAP_WANTED):   # the byte ring is full: keep nothing of it
+                if self.uneven is not None and self._load(HEAP_WANTED):   # the byte ring is full: keep nothing of it
                     self.leases.reclaim()
                     while (held := self.leases.blocking()) is not None:
                         self.leases.move_aside(held)
@@ -416,113 +432,27 @@ class RowReader:
         """Does the oldest batch hold back more of the ring than may be?"""
         if self.position - held.start > self.layout.capacity // 2:
             return True
-        if not self.tables:
+        if self.uneven is None:
             return False
         last = self.leases.live[-1]
         ends = {part: start for part, start, _ in last.spans}
         return any(ends[part] - start > self.layout.places[part].heap // 2
                    for part, start, _ in held.spans if self.layout.places[part].ragged and part in ends)
 
-    # -- arrays
-
     def _bite(self, count: int) -> int:
-        """How many of these rows make about A_BITE: whoever keeps one of them keeps all."""
-        fixed = sum(p.row_bytes for p in self.layout.places)
-        sizes = np.full(count, fixed)
-        for place in self.layout.places:
-            if place.ragged:
-                sizes += np.maximum(self._entries(place, count)[:, 1], 0)
-        return max(1, int(np.searchsorted(np.cumsum(sizes), A_BITE, "right")))
+        """How many of these rows are taken where any number may be."""
+        if self.uneven is not None:
+            return self.uneven.bite(self.position, count)
+        assert self.even is not None
+        return min(count, max(1, A_BITE // self.even.row_bytes))
 
     def _rows(self, count: int) -> Rows:
         """Arrays over the next rows: large ones are the ring's own memory, small ones copies."""
-        if self.even is not None:
-            made, lease = self.even.take(self.leases, self.position, count, self.only)
-            self.bytes += count * self.even.row_bytes
-            return Rows(count, made, lease, self._point(self.position + count - 1) if self.only is not None else None)
-        entries = {p.name: self._entries(p, count) for p in self.layout.places if p.ragged}
-        large: list[Span] = []
-        fields: dict[str, Any] = {}
-        size = 0
-        for k, place in enumerate(self.layout.places):
-            if place.ragged:
-                first, last = entries[place.name][0], entries[place.name][-1]
-                span = Span(k, int(first[0]), int(last[0]) + max(0, int(last[1])) - int(first[0]))
-            else:
-                span = Span(k, self.position * place.row_bytes, count * place.row_bytes)
-            size += span.size
-            fields[place.name] = span                     # fields keep the columns' order
-            if span.size >= COPY_BELOW and not self.copies and place.dtype in DTYPES:
-                large.append(span)
-        lease = None
-        if large:
-            window = self.leases.window(large)
-            lease = self.leases.hold(window, self.position, self.position + count, large)
-        for span in fields.values():
-            place = self.layout.places[span.part]
-            shared = span in large
-            address = window.address(span) if shared else self._plain_address(span)
-            if place.ragged:
-                data = bytes_at(lease if shared else self, address, span.size, self.read_only)
-                fields[place.name] = self._values(place, data, entries[place.name], shared)
-            elif shared:
-                data = bytes_at(lease, address, span.size, self.read_only)
-                fields[place.name] = data.view(DTYPES[place.dtype]).reshape((count, *place.dims))
-            else:
-                fields[place.name] = self._copied(place, address, count)
-        self.bytes += size
-        return Rows(count, fields, lease)
-
-    def _plain_address(self, span: Span) -> int:
-        mapping = self.plain.of(span.part)
-        return mapping.address + span.position % mapping.size
-
-    def _copied(self, place: Place, address: int, count: int) -> np.ndarray:
-        raw: bytes | bytearray = ctypes.string_at(address, count * place.row_bytes)
-        if not self.read_only:
-            raw = bytearray(raw)
-        made = np.frombuffer(raw, DTYPES[place.dtype])
-        return made.reshape((count, *place.dims)) if place.dims else made   # type: ignore[arg-type]
-
-    def _own(self, data: np.ndarray) -> np.ndarray:
-        copy = np.array(data)
-        copy.flags.writeable = not self.read_only
-        return copy
-
-    def _entries(self, place: Place, count: int) -> np.ndarray:
-        """Start, bytes and dims of each value: from another process, so they are checked."""
-        table = self.tables[place.name]
-        words = place.row_bytes // 8
-        at = table.address + self.position * place.row_bytes % table.size
-        entries = view(at, (count, words), np.dtype(np.int64)).copy()
-        starts, sizes = entries[:, 0], entries[:, 1]
-        good = (starts[0] >= 0 and (np.diff(starts) >= 0).all() and (sizes >= -1).all() and (sizes <= place.heap).all()
-                and (starts[:-1] + np.maximum(sizes[:-1], 0) <= starts[1:]).all() and (entries[:, 2:] >= 0).all()
-                and starts[-1] - starts[0] + max(0, int(sizes[-1])) <= place.heap)
-        if not good:
-            raise gone_error(f"its table of `{place.name}` is wrong")
-        return entries
-
-    def _values(self, place: Place, data: np.ndarray, entries: np.ndarray, shared: bool) -> list[Any]:
-        base = int(entries[0, 0])
-        raw = data if shared else (data.tobytes() if place.dtype not in DTYPES else self._own(data))
-        values = []
-        for start, size, *dims in entries.tolist():
-            piece = raw[start - base : start - base + max(0, size)]
-            try:
-                values.append(_value(place, piece, size, dims))
-            except (ValueError, msgspec.MsgspecError) as error:
-                raise gone_error(f"a value of `{place.name}` is wrong: {error}") from error
-        return values
-
-
-def _value(place: Place, piece: Any, size: int, dims: Sequence[int]) -> Any:
-    if place.dtype in DTYPES:
-        return piece.view(DTYPES[place.dtype]).reshape(dims)
-    if place.dims:
-        values = np.empty(dims, object)
-        values.reshape(-1)[:] = (BYTES if place.dtype == "bytes" else TEXTS).decode(piece)
-        return values
-    if size < 0:
-        return None
-    return bytes(piece) if place.dtype == "bytes" else piece.decode()
+        if self.uneven is not None:
+            fields, lease, size = self.uneven.take(self.leases, self.position, count)
+            self.bytes += size
+            return Rows(count, fields, lease)
+        assert self.even is not None
+        fields, lease = self.even.take(self.leases, self.position, count, self.only)
+        self.bytes += count * self.even.row_bytes
+        return Rows(count, fields, lease, self._point(self.position + count - 1) if self.only is not None else None)

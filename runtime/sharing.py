@@ -285,7 +285,7 @@ class Shared(Link):
             self.reader.skip_epoch()
         if self._epoch() == place[0] and place[1:] > (joined.next if joined.epoch == place[0] else 0,
                                                       joined.skip if joined.epoch == place[0] else 0):
-            self.reader.skip_to(*place[1:])
+            self.reader.skip_to(*place[1:], self.length)
 
     def _again(self, place: Place | None, untold: bool = False) -> None:
         """Find the server again, or another of its name, and go on there; unless it said that there is no more.

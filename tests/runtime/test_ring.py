@@ -314,3 +314,37 @@ def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
         got = pair.reader.take(n).fields["_id"].astype(np.int64)
         assert got.tolist() == list(range(int(got[0]), int(got[0]) + n)) and got[0] > pair.layout.capacity
         assert pair.reader.lost == got[0] and pair.reader.rows == n
+
+
+@pytest.mark.parametrize("target", [3, 500, 990])
+@pytest.mark.parametrize("ends", [False, True])
+def test_rows_before_a_place_are_not_lost(target, ends):
+    """Who may lose rows and is overtaken on the way to its place has lost only what came after that place."""
+    with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
+        pair.writer.least = lambda: pair.writer.head      # nobody is waited for
+        for first in range(0, 1000, 4):
+            room = pair.sink.reserve(4)
+            rows = np.arange(first, first + 4)
+            for name, values in (("image", np.zeros((4, 601), np.uint8)), ("_id", rows.astype(np.uint64)),
+                                 ("_next", rows + 1), ("_skip", 0 * rows), ("_count", 0 * rows + 1)):
+                array(room.address[name], values.shape, values.dtype)[:] = values
+            pair.sink.commit(room, 4)
+        if ends:
+            pair.sink.end_epoch(0)
+        assert pair.writer.intact > 500
+        pair.reader.skip_to(target, 0, 1000)
+        came = int(pair.reader.take(1).fields["_id"][0])
+        assert came >= target and pair.reader.lost == came - target
+        if target == 990:
+            assert came == target
+
+
+def test_of_an_epoch_that_is_passed_over_nothing_is_lost():
+    with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
+        pair.writer.least = lambda: pair.writer.head
+        for _ in range(100):
+            room = pair.sink.reserve(4)
+            pair.sink.commit(room, 4)
+        pair.sink.end_epoch(0)
+        pair.reader.skip_epoch()
+        assert (pair.reader.ends, pair.reader.lost) == (1, 0)
