@@ -36,7 +36,7 @@ def checked_program(arguments: argparse.Namespace) -> Any:
     """The checked program for the reference evaluator. Raises PipeError where it may not run user code and would."""
     from ..compiler.artifact import program_at
     from ..compiler.graph import walk
-    from ..runtime.opening import extern_refused
+    from ..runtime.externs import extern_refused
 
     path, pipeline = split_file(arguments.file)
     program = program_at(path, settings_of(arguments.settings), pipeline)

@@ -18,10 +18,11 @@ STOP_SECONDS = 30                      # until a server has to have ended that w
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a program until told to stop, or for `--epochs`."""
     from ..runtime.below import Below
+    from ..runtime.externs import refuse_externs
     from ..runtime.limits import show_size
     from ..runtime.loader import layout_for
     from ..runtime.objects import load
-    from ..runtime.opening import plan_of, refuse_externs
+    from ..runtime.opening import plan_of
     from ..runtime.rendezvous import Taken
     from ..runtime.server import Server, Settings, run_server
     from .run import beside

@@ -9,11 +9,12 @@ from typing import Any
 from ..dsl.problems import PipeError
 from . import loader as loaders
 from .consumers import check_kind, writes
+from .externs import refuse_externs
 from .limits import parse_size
 from .loader import Loader, layout_for
 from .messages import Group
 from .objects import Missing, load
-from .opening import plan_of, refuse_externs, wants_device
+from .opening import plan_of, wants_device
 from .plan import Plan
 from .ranks import RankSpec, rank_spec
 from .server import Settings

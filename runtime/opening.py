@@ -9,12 +9,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..dsl.problems import PipeError, Problem, Span
-from .plan import CallExtern, Plan, reached
-from .spawned import producer
+from .spawned import producer  # nothing else of ours before it is started: importing takes both processes long
 
 if TYPE_CHECKING:
     from .loader import Loader
+    from .plan import Plan
 
 
 def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str = "torch",
@@ -39,6 +38,7 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
         raise ValueError(f"threads={threads!r}: a whole number from 1 on; without it there is one for each core")
     spawned = producer() if workers == "process" and not share else None
     try:
+        from .externs import refuse_externs
         from .ranks import rank_spec
 
         spec = rank_spec(rank, world, mesh, micro_batches)
@@ -82,21 +82,3 @@ def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, 
         return kept
     plan_for: Callable[..., Plan] = importlib.import_module("pipec.compiler.compile").plan_for
     return plan_for(path, params, run, on_device=for_device)
-
-
-def refuse_externs(plan: Plan, below_only: bool = False) -> None:
-    """Raise PipeError E0811 where the plan calls the user's Python and the run doesn't allow it."""
-    segments = reached(plan.below if below_only else (*plan.above, *plan.below))
-    for program in (p for s in segments for p in s.programs):
-        for step in program.steps:
-            if isinstance(step, CallExtern):
-                site = next((s for s in program.sites if s.number == step.site), None)
-                span = Span(site.file, site.start, site.end) if site else None
-                raise extern_refused(step.target, span, plan.path, plan.texts)
-
-
-def extern_refused(target: str, span: Span | None, path: str, texts: Mapping[str, str]) -> PipeError:
-    """E0811: the program calls `target`, and nobody said that it may."""
-    return PipeError((Problem(
-        "E0811", f"this program runs Python code, `{target}`, and this run doesn't allow it", span or Span(path, 0, 0),
-        notes=("if you trust it: `--allow-extern` on the command line, `allow_extern=True` in Python",)),), dict(texts))

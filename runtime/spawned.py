@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 
 # BLAS: the producer's threads are enough. Arrow's own pool gives memory back page by page, which costs more than it saves.
 LIBRARIES = {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -24,12 +23,11 @@ def code(main: str, paths: int) -> str:
 PRODUCER = code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
 
 
-@dataclass
 class Spawned:
     """A producer's process that waits for its plan, and our end of its socket."""
 
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
+    def __init__(self, process: subprocess.Popen[bytes], near: socket.socket):   # no dataclass: that module takes long to load
+        self.process, self.socket = process, near
 
     def close(self) -> None:
         """End it, whatever it is doing."""
