@@ -20,7 +20,7 @@ import numpy as np
 
 from .atomics import atomics
 from .blocks import DTYPES, view
-from .consumer import Began, BrokenConsumer, Consumer
+from .consumer import Began, Consumer
 from .encode import aligned, encode
 from .errors import DataError
 from .layout import (
@@ -42,9 +42,7 @@ from .layout import (
 from .limits import show_size
 from .memory import Mapping as Memory
 from .part import Part
-
-LOOK = 0.5                             # seconds between looks at who holds the producer back
-PATIENCE = 0.2                         # where that one may be dropped
+from .readers import Readers
 
 
 @dataclass
@@ -107,8 +105,9 @@ class Writer:
     def __init__(self, layout: Layout, fd: int, room_fd: int, heap_fd: int, max_skew: int | None = None,
                  patience: float = 10.0, leaves: Callable[[Consumer, Exception], None] | None = None,
                  placed: Callable[[], None] = lambda: None):
-        self.layout, self.max_skew, self.patience, self.leaves, self.placed = layout, max_skew, patience, leaves, placed
-        self.most_rows = layout.capacity // SHARE          # of one reservation
+        self.layout, self.max_skew, self.placed = layout, max_skew, placed
+        self.readers = Readers(self, patience, leaves)
+        self.most_rows: int = layout.capacity // SHARE     # of one reservation
         self.header = Memory(fd, 0, HEADER, double=False, write=True)
         self.parts = {p.name: Part(fd, p.offset, p.size) for p in layout.places}
         self.heaps = {p.name: Part(fd, p.heap_offset, p.heap) for p in layout.places if p.ragged}
@@ -118,25 +117,24 @@ class Writer:
         self.starts: dict[str, deque[tuple[int, int]]] = {p.name: deque() for p in self.ragged}   # (row, its first byte)
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.room_fd, self.heap_fd = room_fd, heap_fd
-        self.consumers: tuple[Consumer, ...] = ()         # replaced, never changed: engine threads go through it
         self.lock, self.turn = threading.RLock(), threading.Lock()
         self.outstanding: deque[Reservation] = deque()
         self.began: deque[Began] = deque()
-        self.head = self.tail = self.ends = self.intact = self.legible = self.floor = self.runs = 0
-        self.places: tuple[tuple[Consumer, ...], int] = ((), -1)   # for which `floor` holds
+        self.head = self.tail = self.ends = self.intact = self.legible = self.runs = 0
         self.bytes = 0
         self.waited = 0.0                                 # seconds for which there was no room
 
     # -- consumers
 
     def join(self, consumer: Consumer) -> None:
+        """It is looked after from now on; it reads when it has got a place."""
         with self.lock:
-            self.consumers = (*self.consumers, consumer)
+            self.readers.add(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """Nobody waits for it any more. Its page is unmapped when nobody looks at it."""
         with self.lock:
-            self.consumers = tuple(c for c in self.consumers if c is not consumer)
+            self.readers.remove(consumer)
         self.wake()
 
     def wake(self) -> None:
@@ -144,42 +142,6 @@ class Writer:
         for fd in (self.room_fd, self.heap_fd):
             with contextlib.suppress(OSError):
                 os.eventfd_write(fd, 1)
-
-    def least(self) -> int:
-        """The row before which nobody reads any more that the producer waits for."""
-        self.places = self._places()                      # before they are read: who moves meanwhile has another
-        counted: list[int] = []
-        lossy: list[int] = []
-        for consumer in self._readers():
-            (lossy if consumer.when_slow == "skip" else counted).append(consumer.released)
-        if counted:
-            self.floor = min(counted)
-        elif lossy:                                       # the fastest of those that may lose rows sets the pace
-            self.floor = max(lossy)
-        return self.floor
-
-    def _places(self) -> tuple[tuple[Consumer, ...], int]:
-        """Changes when a consumer comes, goes or is placed; as long as it doesn't, `least` never falls."""
-        return self.consumers, sum(c.generation for c in self.consumers)
-
-    def _readers(self) -> list[Consumer]:
-        """Consumers that read, their pages read anew."""
-        return [consumer for consumer in self.consumers if consumer.active and self._read(consumer)]
-
-    def _read(self, consumer: Consumer) -> bool:
-        """Read its page anew; False: it breaks the rules, and has to go."""
-        try:
-            consumer.update(self)
-        except BrokenConsumer as error:
-            if self.leaves is None:
-                raise
-            self.leave(consumer)
-            self.leaves(consumer, error)
-            return False
-        return True
-
-    def least_ends(self) -> int:
-        return min((c.ends for c in self._readers() if c.when_slow != "skip"), default=self.ends)
 
     def find(self, epoch: int, next_: int, skip: int) -> Began | None:
         """Where a reader that has read up to (`next_`, `skip`) of `epoch` goes on, if all rows from there are there.
@@ -252,7 +214,7 @@ class Writer:
             self.began.clear()
             self.began.append(Began(epoch, self.tail, next_, skip, self.ends))
             for consumer in readers:
-                if consumer in self.consumers:            # it may have left
+                if consumer in self.readers.all:            # it may have left
                     consumer.place(self.began[-1])
             atomics().store(self.header.address + RUN, self.runs)
         self._publish(self.tail)
@@ -263,11 +225,13 @@ class Writer:
             def fits() -> bool:
                 """Pages of consumers are read only where what was read last isn't enough."""
                 span = self._span(rows)
-                sure = self.tail + rows - self.floor <= span and self.places == self._places()
-                return sure or self.tail + rows - self.least() <= span
+                known = self.readers.known()
+                sure = known is not None and self.tail + rows - known <= span
+                return sure or self.tail + rows - self.readers.least() <= span
 
             while True:
-                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows), self._held):
+                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows),
+                                  self._wakes_at):
                     return None
                 with self.lock:                           # somebody may have joined at an older row
                     if not fits():
@@ -289,7 +253,7 @@ class Writer:
         most = self.layout.capacity
         if self.max_skew is None:
             return most
-        asked = max((c.ahead() for c in self.consumers if c.active), default=0)
+        asked = max((c.ahead() for c in self.readers.all if c.active), default=0)
         return min(most, max(self.max_skew, asked + rows))
 
     def _overwrites(self, row: int) -> None:
@@ -314,7 +278,7 @@ class Writer:
                 os.eventfd_write(self.room_fd, 1)
 
     def end_epoch(self, run: Run, epoch: int) -> None:
-        if not self._wait(run, self.heap_fd, HEAP_WANTED, lambda: self.ends - self.least_ends() < END_COUNT, lambda: 1):
+        if not self._wait(run, self.heap_fd, HEAP_WANTED, lambda: self.ends - self.readers.least_ends() < END_COUNT, lambda: 1):
             return
         with self.lock:
             self.ends_table[self.ends % END_COUNT] = (epoch, self.head)
@@ -324,23 +288,23 @@ class Writer:
             self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends, before))
             while len(self.began) > 1 and self.began[1].row < self.intact:
                 self.began.popleft()
-            waiting = [c for c in self.consumers if c.waits]
+            waiting = [c for c in self.readers.all if c.waits]
             for consumer in waiting:
                 consumer.place(self.began[-1])
             atomics().store(self.header.address + ENDS, self.ends)
-        self._signal(always=True)
+        self.readers.signal(always=True)
         if waiting:
             self.placed()
 
     def fail(self) -> None:
         """Rows end here; the reason is on the socket."""
-        self._signal(always=True)
+        self.readers.signal(always=True)
 
     def close(self) -> None:
         """No engine runs now."""
         for memory in (self.header, *(p.map for p in (*self.parts.values(), *self.heaps.values()))):
             memory.close()
-        for consumer in self.consumers:
+        for consumer in self.readers.all:
             consumer.page.close()
 
     # -- waiting
@@ -366,11 +330,11 @@ class Writer:
                     return True
                 if blocked is not None and not blocked(goal):
                     continue
-                again = self._look_again()
+                again = self.readers.look_again()
                 slept = time.monotonic()
                 poll.poll(again)
                 now = time.monotonic()
-                self._blame(now - slept)
+                self.readers.blame(now - slept)
                 self.waited, started = self.waited + now - started, now
                 _drain(fd)
             return False
@@ -378,47 +342,19 @@ class Writer:
             store(address, 0)
             self.waited += time.monotonic() - started
 
-    def _held(self, goal: int) -> bool:
-        """Have one of those who hold the producer back wake it, not each of them in turn.
+    def _wakes_at(self, goal: int) -> bool:
+        """Have one of those who hold the producer back wake it when it passes `goal`, not each of them in turn.
 
-        For callers that have just asked for the least row."""
-        holder = next((c for c in self.consumers if c.active and c.released == self.floor and c.when_slow != "skip"), None)
+        For callers that have just asked for the least row. False: it is passed already.
+        """
+        holder = self.readers.holder()
         atomics().store(self.header.address + HOLDER, 0 if holder is None else holder.number)
-        if holder is None:
-            return self.least() < goal
-        self._read(holder)                                # it may have passed before it could know
-        return holder.released < goal
-
-    def _look_again(self) -> float:
-        """Milliseconds to sleep at most; sends away who may be dropped and has held the producer back for too long."""
-        least, again = self.floor, 1000 * LOOK
-        for consumer in self.consumers:
-            if consumer.active and consumer.released == least and consumer.when_slow != "skip":
-                seconds = consumer.stalls(least)
-                if consumer.when_slow == "drop":
-                    again = 1000 * PATIENCE
-                    if seconds > self.patience:
-                        self.leave(consumer)
-                        if self.leaves is not None:
-                            self.leaves(consumer, _too_slow(seconds))
-        return again
-
-    def _blame(self, seconds: float) -> None:
-        """The producer has slept since these consumers held the oldest row."""
-        for consumer in self.consumers:
-            if consumer.active and consumer.released == self.floor:
-                consumer.blocked += seconds
+        return self.readers.holds(holder, goal)
 
     def _publish(self, head: int) -> None:
         self.head = head
         atomics().store(self.header.address + HEAD, head)
-        self._signal()
-
-    def _signal(self, always: bool = False) -> None:
-        for consumer in self.consumers:
-            wanted = consumer.wants()
-            if wanted and (always or wanted <= self.head):
-                consumer.signal()
+        self.readers.signal()
 
     # -- bytes
 
@@ -474,7 +410,7 @@ class Writer:
 
     def _heap_start(self, place: Place) -> int:
         """The first byte that is still read: where the oldest row not released starts."""
-        least = self.least()
+        least = self.readers.least()
         return self._entry(place, least, 1)[0] if least < self.head else self.heap_tail[place.name]
 
     def _entry(self, place: Place, row: int, words: int) -> Any:
@@ -486,19 +422,16 @@ class Writer:
 
         def blocked(goal: int) -> bool:
             """Whoever holds the oldest row and waits for more than fits will wait for ever."""
-            least = self.least()
-            for consumer in self.consumers:
+            least = self.readers.least()
+            for consumer in self.readers.all:
                 if consumer.active and consumer.released == least and consumer.stuck(self.head) and not fits():
-                    error = _too_long(place, self.heap_tail[place.name] + size - int(self._heap_start(place)))
-                    if self.leaves is None:
-                        raise error
-                    self.leave(consumer)
-                    self.leaves(consumer, error)
+                    need = self.heap_tail[place.name] + size - int(self._heap_start(place))
+                    self.readers.send_away(consumer, _too_long(place, need))
             return True
 
-        for consumer in self.consumers:                   # it may have to move old batches aside
+        for consumer in self.readers.all:                   # it may have to move old batches aside
             consumer.signal()
-        return self._wait(run, self.heap_fd, HEAP_WANTED, fits, lambda: self.least() + 1, blocked)
+        return self._wait(run, self.heap_fd, HEAP_WANTED, fits, lambda: self.readers.least() + 1, blocked)
 
     def _put(self, place: Place, row: int, data: Any, size: int, dims: Sequence[int]) -> None:
         part, heap = self.parts[place.name], self.heaps[place.name]
@@ -519,13 +452,6 @@ def _too_long(place: Place, need: int) -> DataError:
         notes=(f"needed: more than {show_size(need)}; there: {show_size(place.heap)} for this field",
                "write a larger `memory=`, or use smaller batches"),
     )
-
-
-def _too_slow(seconds: float) -> DataError:
-    return DataError(
-        "E0832", f"this consumer held the others back for {seconds:.0f} seconds and was detached",
-        notes=('it was attached with `when_slow="drop"`: use "wait" to hold the others back, "skip" to lose records',
-               "attach again with this loader's state_dict to go on, where its records are still there"))
 
 
 def _drain(fd: int) -> None:

@@ -288,7 +288,7 @@ def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
     """Who may lose rows and is overtaken while it gathers a batch begins that batch anew, behind the gap."""
     columns = [Column("image", "u8", (601,))]
     with Pair(columns, most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.least = lambda: pair.writer.head      # nobody is waited for
+        pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
         put = iter(range(10_000))
 
         def write(count):
@@ -321,7 +321,7 @@ def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
 def test_rows_before_a_place_are_not_lost(target, ends):
     """Who may lose rows and is overtaken on the way to its place has lost only what came after that place."""
     with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.least = lambda: pair.writer.head      # nobody is waited for
+        pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
         for first in range(0, 1000, 4):
             room = pair.sink.reserve(4)
             rows = np.arange(first, first + 4)
@@ -341,7 +341,7 @@ def test_rows_before_a_place_are_not_lost(target, ends):
 
 def test_of_an_epoch_that_is_passed_over_nothing_is_lost():
     with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.least = lambda: pair.writer.head
+        pair.writer.readers.least = lambda: pair.writer.head
         for _ in range(100):
             room = pair.sink.reserve(4)
             pair.sink.commit(room, 4)

@@ -71,7 +71,7 @@ class Ring(RuleBasedStateMachine):
     def room_for(self, rows):
         least = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "wait"]
         lossy = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "skip"]
-        return least or lossy, self.writer.tail + rows - self.writer.least() <= self.layout.capacity
+        return least or lossy, self.writer.tail + rows - self.writer.readers.least() <= self.layout.capacity
 
     @rule(rows=st.integers(1, 4), left_out=st.integers(0, 1))
     def write(self, rows, left_out):
@@ -101,7 +101,7 @@ class Ring(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.position > 0)
     def end_epoch(self):
-        if len(self.ends) - self.writer.least_ends() < 200:
+        if len(self.ends) - self.writer.readers.least_ends() < 200:
             self.run.end_epoch(self.epoch)
             self.ends.append(len(self.rows))
             self.epoch, self.position = self.epoch + 1, 0
@@ -210,7 +210,7 @@ class Ring(RuleBasedStateMachine):
     def producer_sleeps(self, which):
         """It waits for room that the slowest reader has; that one's next step has to wake it."""
         readers = [r for r in self.active() if r.when_slow == "wait"]
-        if not readers or self.writer.tail + 6 - self.writer.least() <= self.layout.capacity:
+        if not readers or self.writer.tail + 6 - self.writer.readers.least() <= self.layout.capacity:
             return
         slowest = min(readers, key=lambda r: r.consumer.released)
         if slowest.kept or sum(r.consumer.released == slowest.consumer.released for r in readers) > 1:

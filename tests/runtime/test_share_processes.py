@@ -105,7 +105,7 @@ def test_a_stopped_consumer(tmp_path, when_slow):
         stopped.reaches(16)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         gate.touch()                                      # only now, or it might overtake the other one before
-        server.writer.patience = 0.3                      # nor is it sent away before
+        server.writer.readers.patience = 0.3                      # nor is it sent away before
         try:
             if when_slow == "wait":
                 other.reaches(16)

@@ -242,7 +242,7 @@ def test_drop_detaches_with_an_error():
         mine = iter(slow)
         first = next(mine)
         kept = first.image.copy()
-        server.writer.patience = 0.3                      # not before it has a batch
+        server.writer.readers.patience = 0.3                      # not before it has a batch
         assert epoch_of(fast, 64) == list(range(900))
         assert (first.image == kept).all()
         with pytest.raises(DataError, match="E0832"):

@@ -30,7 +30,7 @@ def test_stopped_for_30_seconds(tmp_path, when_slow):
         stopped.reaches(16)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         (tmp_path / "gate").touch()                       # only now, or it might overtake the other one before
-        server.writer.patience = 5                        # nor is it sent away before
+        server.writer.readers.patience = 5                        # nor is it sent away before
         try:
             time.sleep(30)
             if when_slow == "wait":
