@@ -40,9 +40,12 @@ def _reported(arguments: argparse.Namespace) -> int:
     """The command's exit status; what it raises goes to stderr in words."""
     from ..dsl.problems import PipeError
     from ..runtime.errors import DataError, SettingError
+    from ..runtime.spawned import LIBRARIES
     from .report import data_text, mistake_text, report_program
 
     colour = colours(arguments)
+    for name, value in LIBRARIES.items():   # what runs here runs as in a producer, and what `explain` measures, too
+        os.environ.setdefault(name, value)
     try:
         return _dispatch(arguments)
     except PipeError as error:

@@ -215,13 +215,20 @@ def _type(type: Type, kept: set[str]) -> Type:
 
 
 def _sizes(type: Type, kept: set[str]) -> dict[Node, Node]:
-    """For sizes named after a field that is gone: the same size of the first kept field that has it."""
+    """For sizes that a field gave that is gone, by its length or its value: the same size of the first kept field that has it."""
     found: dict[Node, Node] = {}
     for name, t in type.parts:
         for axis, d in enumerate(t.dims):
-            if name in kept and isinstance(d, Node) and is_size(d) and d["field"] not in kept:
-                found.setdefault(d, node("extent", *d.args, type=d.type, field=name, axis=axis))
+            if name in kept and isinstance(d, Node) and _giver(d) not in (None, *kept):
+                args = d.args if is_size(d) else ()
+                found.setdefault(d, node("extent", *args, type=d.type, field=name, axis=axis))
     return found
+
+
+def _giver(size: Node) -> str | None:
+    """The field that a size is named after."""
+    name: str | None = size["field"] if is_size(size) else size["name"] if size.op == "field" else None
+    return name
 
 
 def _renamed(values: tuple[Node, ...], sizes: dict[Node, Node], moved: Moved | None) -> tuple[Node, ...]:

@@ -19,6 +19,7 @@ from pipec.compiler.graph import Node
 from pipec.compiler.graph import walk as nodes
 from pipec.compiler.graphtext import parse_graph, print_graph
 from pipec.compiler.inward import inward
+from pipec.compiler.retype import check_graph
 from pipec.runtime import plan as plans
 
 ROOT = Path(__file__).parent.parent
@@ -80,6 +81,7 @@ def made(path: Path) -> str:
         emit, spans = program.emit, dict(program.spans)
         for name, apply in passes():
             before, emit = emit, apply(emit, spans)
+            check_graph(emit, program.params, program.seed is not None)
             out.append(f"after {name} {'as before' if emit is before else level(emit)}")
         compiled = lowered(program)
         out += ["plan above", *outline(compiled.plan.above, "  "), "plan below", *outline(compiled.plan.below, "  ")]

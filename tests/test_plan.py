@@ -113,7 +113,7 @@ def test_where_the_users_python_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_measured(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = explained(capsys, str(small), "--measure", "--seconds", "0.1")
-    assert "measured over 27 records" in told
+    assert "measured over 27 rows of the ring" in told
     kernel = re.search(r"above0_0 +cpu +([\d,]+) +([\d,]+)", told)
     assert kernel is not None and int(kernel[2].replace(",", "")) > 0
 
