@@ -385,7 +385,7 @@ class Writer:
             ("normal()", Kind("float")), ("normal(2.0, 0.5)", Kind("float")), ("log_uniform(0.1, 9.0)", Kind("float")),
             ("uniform(-2.5, 1.5)", Kind("float")), ("choice([3, 1, 4, 1, 5])", Kind("int", (), 5)),
             ("beta(0.4, 0.4)", Kind("float")),
-            ("gamma(2.0)", Kind("float")), (f"permutation({count})", Kind("int", (count,), 5)),
+            ("gamma(2.0)", Kind("float")),
             (f"[uniform(0, 1) for i < {count}]", Kind("float", (count,))),
             (f"[normal() for i < {count}, j < 3]", Kind("float", (count, "3"))),
             (f"[integers(-i, 2 * i + 1) for i < {count}]", Kind("int", (count,), 9)),
@@ -393,7 +393,8 @@ class Writer:
         ]
         if not self.batched and "size" in self.bounds:
             rows += [("integers(0, size + 1)", Kind("int", (), 8)), ("[bernoulli(0.5) for i < w]", Kind("bool", ("w",))),
-                     ("uniform(0, f32(n))", Kind("float"))]
+                     ("uniform(0, f32(n))", Kind("float")),
+                     (f"permutation({count})", Kind("int", (count,), 5))]   # of a batch it would be asked to be whole
         if "noise" in self.functions:
             rows.append((f"noise(f32({self.scalar('float', 1)}))", Kind("float")))
         text, k = self.pick(rows)
