@@ -73,7 +73,8 @@ def _write(path: str, content: str) -> None:
 def text(report: Report) -> str:
     """The plan for a terminal."""
     measured = report.measured > 0
-    out = [f"{report.path}:{report.name}" + (f", measured over {report.measured:,} rows of the ring, on one thread" if measured else "")]
+    told = f", measured over {report.measured:,} rows of the ring, on one thread" if measured else ""
+    out = [f"{report.path}:{report.name}{told}"]
     places = {"above": "above share(): once for all consumers", "below": "below share(): in each consumer"}
     shown = ""
     for part in report.parts:
