@@ -118,13 +118,15 @@ def _tables() -> Iterator[tuple[str, str]]:
     if extensions.extension() is not None:
         yield GOOD, "C extension _parquetpages decodes columns of Parquet, turns texts into codes and hashes them"
     else:
-        yield LESS, ("C extension _parquetpages: not built: when pipec is installed, it needs a C compiler; "
-                     "pyarrow and NumPy do its work, more slowly")
+        yield _not_built("_parquetpages", "pyarrow and NumPy do its work")
     if extensions.sound() is not None:
         yield GOOD, "C extension _sound makes spectra, mels among them, and resamples"
     else:
-        yield LESS, ("C extension _sound: not built: when pipec is installed, it needs a C compiler; "
-                     "NumPy does its work, more slowly")
+        yield _not_built("_sound", "NumPy does its work")
+
+
+def _not_built(name: str, instead: str) -> tuple[str, str]:
+    return LESS, f"C extension {name}: not built: when pipec is installed, it needs a C compiler; {instead}, more slowly"
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------------
@@ -165,8 +167,7 @@ def _ring() -> Iterator[tuple[str, str]]:
     else:
         yield BAD, "memory can't be mapped twice here"
     if extension.handover() is None:
-        yield LESS, ("C extension _handover: not built: when pipec is installed, it needs a C compiler; "
-                     "Python takes batches without it, more slowly")
+        yield _not_built("_handover", "Python takes batches without it")
     try:
         with open("/proc/self/pagemap", "rb") as file:
             file.read(8)

@@ -10,17 +10,18 @@ from typing import Any
 @cache
 def extension() -> Any | None:
     """The one for tables, None where it isn't built."""
-    return _built("_parquetpages")
+    return built(__package__, "_parquetpages")
 
 
 @cache
 def sound() -> Any | None:
     """The one for sound, None where it isn't built."""
-    return _built("_sound")
+    return built(__package__, "_sound")
 
 
-def _built(name: str) -> Any | None:
+def built(package: str, name: str) -> Any | None:
+    """An extension of a package, None where it isn't built."""
     try:
-        return import_module(f"{__package__}.{name}")
+        return import_module(f"{package}.{name}")
     except ImportError:
         return None

@@ -139,10 +139,13 @@ class RowReader:
         """
         if n <= 0:
             raise ValueError("a batch has at least one row")
+        made = self._taken(n)
+        return self._here(n) if made is None else Rows(n, *made)
+
+    def _here(self, n: int) -> Rows | None:
+        """What `take` gives, whatever there is to be done before."""
         if n > self.most:
             return self._gathered(n) if self.exact else self.take(self.most)
-        if (made := self._taken(n)) is not None:
-            return Rows(n, *made)
         while True:
             count = self._await(n, self.exact)
             if count > 1 and not self.exact:
@@ -191,7 +194,7 @@ class RowReader:
         while True:
             count, made = n, self._taken(n)
             if made is None:
-                rows = self.take(n)
+                rows = self._here(n)
                 if rows is None:
                     return
                 count, made = rows.count, (rows.fields, None, rows.point or (0, 0))

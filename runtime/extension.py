@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Any
 
+from ..kernels.extensions import built
 from .layout import ENDS, HEAD, HEAP_WANTED, HOLDER, POSITION, RELEASED, ROOM_WANTED, RUN, SINCE, TAKEN, WAITED, WANTED
 
 WORDS = ((HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, RUN, HOLDER), (RELEASED, POSITION, WANTED, WAITED, SINCE, TAKEN))
@@ -13,8 +13,5 @@ WORDS = ((HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, RUN, HOLDER), (RELEASED, POSITIO
 @cache
 def handover() -> Any | None:
     """The extension, None where it isn't built, or was for another layout of the ring's words."""
-    try:
-        made = import_module(f"{__package__}._handover")
-    except ImportError:
-        return None
-    return made if made.WORDS == WORDS else None
+    made = built(__package__, "_handover")
+    return made if made is not None and made.WORDS == WORDS else None

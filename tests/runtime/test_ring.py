@@ -1,6 +1,7 @@
 """The ring in one process: a writer and one reader, threads at most."""
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -284,21 +285,26 @@ def test_memory_too_small_is_refused_with_figures():
         plan_layout([Column("image", "u8", (1 << 20,))], 1 << 20, None)
 
 
+def write_four(pair, first):
+    """Rows of an empty image whose ids and positions go on from `first`."""
+    room = pair.sink.reserve(4)
+    rows = np.arange(first, first + 4)
+    for name, values in (("image", np.zeros((4, 601), np.uint8)), ("_id", rows.astype(np.uint64)),
+                         ("_next", rows + 1), ("_skip", 0 * rows), ("_count", 0 * rows + 1)):
+        array(room.address[name], values.shape, values.dtype)[:] = values
+    pair.sink.commit(room, 4)
+
+
 def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
     """Who may lose rows and is overtaken while it gathers a batch begins that batch anew, behind the gap."""
     columns = [Column("image", "u8", (601,))]
     with Pair(columns, most=16, chunk=4, when_slow="skip") as pair:
         pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
-        put = iter(range(10_000))
+        put = iter(range(0, 10_000, 4))
 
         def write(count):
-            for _ in range(count // 4):
-                room = pair.sink.reserve(4)
-                rows = np.fromiter(put, np.int64, 4)
-                for name, values in (("image", np.zeros((4, 601), np.uint8)), ("_id", rows.astype(np.uint64)),
-                                     ("_next", rows + 1), ("_skip", 0 * rows), ("_count", 0 * rows + 1)):
-                    array(room.address[name], values.shape, values.dtype)[:] = values
-                pair.sink.commit(room, 4)
+            for first in itertools.islice(put, count // 4):
+                write_four(pair, first)
 
         write(pair.layout.capacity // 2)
         keep, pieces = pair.reader._kept, []
@@ -323,12 +329,7 @@ def test_rows_before_a_place_are_not_lost(target, ends):
     with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
         pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
         for first in range(0, 1000, 4):
-            room = pair.sink.reserve(4)
-            rows = np.arange(first, first + 4)
-            for name, values in (("image", np.zeros((4, 601), np.uint8)), ("_id", rows.astype(np.uint64)),
-                                 ("_next", rows + 1), ("_skip", 0 * rows), ("_count", 0 * rows + 1)):
-                array(room.address[name], values.shape, values.dtype)[:] = values
-            pair.sink.commit(room, 4)
+            write_four(pair, first)
         if ends:
             pair.sink.end_epoch(0)
         assert pair.writer.intact > 500
