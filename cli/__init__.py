@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -138,6 +139,13 @@ def settings_of(listed: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"`{name}` is set twice")
         out[name] = value
     return out
+
+
+def for_device(device: str | None) -> bool:
+    """Will loaders ask for a GPU? `device` is what --device says. Raises UsageError for a name that no device has."""
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise UsageError(f"there is no device `{device}`: --device is cpu, cuda or cuda:N")
+    return device not in (None, "cpu")
 
 
 def writable(path: str, kind: str) -> None:

@@ -89,12 +89,14 @@ def _explain(commands: Commands) -> None:
 def _dump(commands: Commands) -> None:
     sub = _command(commands, "dump", "print what a program becomes on its way to machine code")
     sub.add_argument("--after", default="fuse", metavar="PASS", help="check, a pass, plan, numba or cuda; default: fuse")
+    _for_device(sub)
     sub.add_argument("--without", action="append", default=[], metavar="PASS", help="leave a pass out")
 
 
 def _compile(commands: Commands) -> None:
     sub = _command(commands, "compile", "compile a program to an artifact: one file that starts without being compiled")
     sub.add_argument("-o", "--output", metavar="FILE.pipec", help="default: beside the program, under its name")
+    _for_device(sub)
 
 
 def _cache(commands: Commands) -> None:
@@ -106,6 +108,7 @@ def _cache(commands: Commands) -> None:
 def _serve(commands: Commands) -> None:
     sub = _command(commands, "serve", "run a program as a server that several trainings on this machine read from")
     _running(sub)
+    _for_device(sub)
     sub.add_argument("--name", metavar="NAME", help="what `pipec.attach` calls it; default: named after the file")
     sub.add_argument("--wait-for", type=_count, default=1, metavar="N", help="begin when N consumers are there; default: 1")
     sub.add_argument("--epochs", type=_count, metavar="N", help="end after N epochs; default: when stopped")
@@ -141,6 +144,11 @@ def _running(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--memory", type=_size, metavar="SIZE", help="of the ring, such as 512MB or 2GB")
     sub.add_argument("--trust", action="store_true", help="of an artifact: run its machine code though your key didn't sign it")
     sub.add_argument("--allow-extern", action="store_true", help="let the program run its `extern fn`, Python code of yours")
+
+
+def _for_device(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--device", metavar="DEVICE", help="cuda: made for loaders on a GPU, whose rows cross the ring narrow where "
+                                                        "that is less to upload; others get the same values. Default: cpu")
 
 
 def _count(text: str) -> int:

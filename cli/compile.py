@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ..runtime.settings import shown
-from . import UsageError, settings_of, split_file, writable
+from . import UsageError, for_device, settings_of, split_file, writable
 
 
 def compile(arguments: argparse.Namespace) -> int:
@@ -15,15 +15,18 @@ def compile(arguments: argparse.Namespace) -> int:
     from ..runtime.artifact import SUFFIX, is_artifact
 
     path, run = split_file(arguments.file)
+    on_device = for_device(arguments.device)
     if is_artifact(path):
         raise UsageError(f"`{path}` is an artifact already: compile takes a program")
     output = arguments.output or os.path.splitext(path)[0] + (f"-{run}" if run else "") + SUFFIX
     if not output.endswith(SUFFIX):
         raise UsageError(f"`{output}`: an artifact's name ends in {SUFFIX}")
     writable(output, "a file")
-    made = compile_file(path, settings_of(arguments.settings), run, output)
+    made = compile_file(path, settings_of(arguments.settings), run, output, on_device)
     kernels = f"{len(made.kernels)} kernel{'s' if len(made.kernels) != 1 else ''}"
     print(f"{output}: pipeline `{made.name}`, {kernels}, {os.path.getsize(output):,} bytes")
+    if made.for_device:
+        print("cut for loaders on a device; others get the same values")
     _params("open", (p.name for p in made.params if p.open))
     seed = [] if made.seed is None else [f"seed={made.seed}"]
     _params("fixed", [*seed, *(f"{p.name}={shown(p.value)}" for p in made.params if not p.open)])

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from . import UsageError, settings_of, split_file
+from . import UsageError, for_device, settings_of, split_file
 
 if TYPE_CHECKING:
     from ..compiler.report import Part, Report, Row
@@ -29,21 +28,21 @@ def explain_plan(arguments: argparse.Namespace) -> int:
 
 
 def made_report(arguments: argparse.Namespace) -> Report:
-    from ..compiler.artifact import program_at
+    from ..compiler.artifact import made_for_device, program_at
     from ..compiler.compile import _with_kernels, lowered, pass_names
     from ..compiler.report import report
     from ..runtime.placement import first_on_device
     from .run import beside
 
-    if arguments.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", arguments.device):
-        raise UsageError(f"there is no device `{arguments.device}`: --device is cpu, cuda or cuda:N")
+    on_device = for_device(arguments.device)
     for name in arguments.without:
         if name not in pass_names():
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(pass_names())}")
     path, run = split_file(arguments.code)
     program = program_at(path, settings_of(arguments.settings), run)
     device = None if "place" in arguments.without else arguments.device
-    compiled = lowered(program, arguments.without, on_device=device not in (None, "cpu"))
+    made_so = made_for_device(path)
+    compiled = lowered(program, arguments.without, on_device=made_so or (on_device and device is not None))
     place = settings_of(arguments.place)
     try:
         first_on_device(compiled.plan, place)
@@ -52,6 +51,8 @@ def made_report(arguments: argparse.Namespace) -> Report:
     if place and arguments.device in (None, "cpu"):
         raise UsageError("--place keeps on the CPU what --device cuda would move: name a device too")
     notes = ["`place` is left out: all of it runs on the CPU"] if device != arguments.device else []
+    if made_so:
+        notes.append("this artifact was compiled for loaders on a device: what these widen themselves crosses the ring narrow")
     if not arguments.measure:
         return report(compiled, device=device, place=place, notes=notes)
     from ..compiler.native import build

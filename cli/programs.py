@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dsl.problems import PipeError, Problem, Span
 from ..runtime.artifact import is_artifact
-from . import UsageError, colours, settings_of, split_file
+from . import UsageError, colours, for_device, settings_of, split_file
 from .compile import check_artifact
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def fmt(arguments: argparse.Namespace) -> int:
 
 
 def dump(arguments: argparse.Namespace) -> int:
-    from ..compiler.artifact import program_at
+    from ..compiler.artifact import made_for_device, program_at
     from ..compiler.compile import lowered, pass_names, transformed
     from ..compiler.graphtext import print_graph
 
@@ -179,13 +179,15 @@ def dump(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise UsageError(f"there is no pass `{name}`; there are: {', '.join(known)}")
     path, run = split_file(arguments.file)
+    on_device = for_device(arguments.device)
     program = program_at(path, settings_of(arguments.settings), run)
+    on_device = made_for_device(path) or on_device
     if arguments.after == "check":
         print(print_graph(program.emit))
     elif arguments.after in names:
-        print(print_graph(transformed(program.emit, arguments.without, arguments.after)))
+        print(print_graph(transformed(program.emit, arguments.without, arguments.after, on_device=on_device)))
     else:
-        compiled = lowered(program, arguments.without)
+        compiled = lowered(program, arguments.without, on_device=on_device)
         if arguments.after == "plan":
             import msgspec
 

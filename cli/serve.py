@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import UsageError, settings_of, split_file
+from . import UsageError, for_device, settings_of, split_file
 
 STOP_SECONDS = 30                      # until a server has to have ended that was told to
 
@@ -30,7 +30,7 @@ def serve(arguments: argparse.Namespace) -> int:
     path, run = split_file(arguments.file)
     given = settings_of(arguments.settings)
     beside(path, arguments.allow_extern)
-    plan = plan_of(path, given, run, arguments.trust)
+    plan = plan_of(path, given, run, arguments.trust, for_device=for_device(arguments.device))
     if not arguments.allow_extern:
         refuse_externs(plan)
     threads = arguments.threads or len(os.sched_getaffinity(0))

@@ -32,14 +32,17 @@ class NotAGraph(Unusable):
     code = "E0821"
 
 
-def compile_file(path: str, overrides: Mapping[str, Any], run: str | None, output: str) -> Manifest:
-    """Compile a program file to an artifact. Raises PipeError where it has mistakes, OSError where it can't be written."""
+def compile_file(path: str, overrides: Mapping[str, Any], run: str | None, output: str, on_device: bool = False) -> Manifest:
+    """Compile a program file to an artifact, `on_device`: for loaders that ask for a device.
+
+    Raises PipeError where it has mistakes, OSError where it can't be written.
+    """
     from .check import check
     from .compile import lowered
     from .native import build
 
     program = check(path, overrides, run)
-    compiled = lowered(program)
+    compiled = lowered(program, on_device=on_device)
     return write(output, program, msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels))))
 
 
@@ -69,7 +72,7 @@ def write(output: str, program: Program, plan: Plan) -> Manifest:
         format=artifacts.FORMAT, schema=artifacts.SCHEMA, version=__version__, build=artifacts.build(),
         machine=artifacts.machine(), name=plan.name, path=plan.path, seed=plan.seed, params=plan.params, texts=texts,
         kernels=kernels, hashes={name: artifacts.digest(content) for name, content in members.items()},
-        fingerprint=plan.fingerprint, files=plan.files)
+        fingerprint=plan.fingerprint, files=plan.files, for_device=plan.for_device)
     raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     _write(output, {artifacts.MANIFEST: raw, artifacts.SEAL: artifacts.seal_of(raw), **members})
     return manifest
@@ -128,6 +131,11 @@ def program_at(path: str, settings: Mapping[str, Any], run: str | None) -> Progr
         raise artifacts.refused(path, reason) from None
 
 
+def made_for_device(path: str) -> bool:
+    """Is this an artifact that was compiled for loaders on devices. Raises DataError."""
+    return artifacts.is_artifact(path) and artifacts.Artifact(path).manifest.for_device
+
+
 def program_of(artifact: Artifact, settings: Mapping[str, Any] | None = None) -> tuple[Program, Checked]:
     """The program that an artifact's graph describes, with open params set. Raises Unusable, PipeError."""
     text, texts, found = artifact.text(artifacts.GRAPH), artifact.texts(), artifact.manifest
@@ -174,14 +182,17 @@ def _spans(artifact: Artifact, nodes: Sequence[Node], texts: Mapping[str, str]) 
     return spans
 
 
-def compiled_again(artifact: Artifact) -> Plan:
-    """The plan of an artifact's graph, its objects in the compile cache. Raises Unusable."""
+def compiled_again(artifact: Artifact, for_device: bool = False) -> Plan:
+    """The plan of an artifact's graph, its objects in the compile cache. `for_device`: cut for loaders on devices.
+
+    Raises Unusable.
+    """
     from .compile import lowered
     from .native import build
 
     program, checked = program_of(artifact)
     try:
-        compiled = lowered(program, untrusted=checked)
+        compiled = lowered(program, untrusted=checked, on_device=for_device)
         return msgspec.structs.replace(compiled.plan, kernels=tuple(build(compiled.kernels)))
     except PipeError as error:
         raise NotAGraph(f"has a graph that can't be compiled: {error.problems[0].title}") from None

@@ -89,7 +89,7 @@ class Compiled:
 def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | None = None,
             on_device: bool = False) -> Compiled:
     """The plan of a checked program. `untrusted`: its graph comes from anywhere, and this is what `retype` found.
-    `on_device`: it is for one loader that asks for a device."""
+    `on_device`: it is for loaders that ask for a device."""
     from .graphtext import print_graph
     from .harden import checked, guarded
     from .mentioned import mentioned
@@ -114,7 +114,7 @@ def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | 
         name=program.name, path=program.path, seed=program.seed, params=params, above=above, below=below,
         rows=_columns(parts.rows), emit=_columns(dict(emit.args[0].type.parts)), kernels=(),
         texts=dict(program.texts), fingerprint=hashlib.blake2b(told.encode(), digest_size=16).hexdigest(), files=files,
-        device=() if "place" in without else _for_device(lowering.kernels[before:]))
+        device=() if "place" in without else _for_device(lowering.kernels[before:]), for_device=on_device)
     return Compiled(plan, tuple(lowering.kernels), lowering.program, lowering.told, parts, tuple(thought))
 
 
@@ -317,7 +317,7 @@ def _order(stage: Node) -> plans.Order:
 
 def plan_for(path: str, overrides: Mapping[str, Any] | None = None, run: str | None = None,
              without: Sequence[str] = (), on_device: bool = False) -> Plan:
-    """The plan of a program file, its machine code in the compile cache. `on_device`: for one loader that asks for a device.
+    """The plan of a program file, its machine code in the compile cache. `on_device`: for loaders that ask for a device.
 
     Raises PipeError where the program has mistakes.
     """

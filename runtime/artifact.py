@@ -51,7 +51,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an artifact says of itself. `texts`: (name of a program file, member); `hashes`: member → blake2b."""
+    """What an artifact says of itself. `texts`: (name of a program file, member); `hashes`: member → blake2b; `for_device`: its
+    plan is cut for loaders on devices."""
 
     format: str
     schema: int
@@ -67,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True):
     hashes: dict[str, str]
     fingerprint: str
     files: dict[str, str] = {}
+    for_device: bool = False
 
 
 class Unusable(Exception):
@@ -236,23 +238,27 @@ def _manifest(raw: bytes, sizes: Mapping[str, int]) -> Manifest:
 
 
 def plan_of(path: str, params: Mapping[str, Any] | None = None, run: str | None = None, trust: bool = False,
-            on_device: bool = False) -> Plan:
+            on_device: bool = False, for_device: bool = False) -> Plan:
     """The plan that an artifact holds, its objects in the user's cache, with open params set.
 
     `trust`: use plan and objects though nobody known signed them. `on_device`: with CUDA texts, which are never the file's
-    own: the plan is that of its graph. Raises DataError (E0820–E0822) for a file that can't be used, PipeError for params
-    that can't be set.
+    own: the plan is that of its graph. `for_device`: cut for loaders on devices, though the stored plan may not be.
+    Raises DataError (E0820–E0823) for a file that can't be used, PipeError for params that can't be set.
     """
     artifact = opened(path, run)
     why = unusable(artifact, trust)
+    for_device = for_device or artifact.manifest.for_device
     plan = None
-    if why is None and not on_device:
+    if why is None:
         try:
-            plan = _stored(artifact)
+            if on_device or for_device != artifact.manifest.for_device:
+                _kernels(artifact)           # most are those of its graph, which need no compiling then
+            else:
+                plan = _stored(artifact)
         except Unusable as reason:
             why = str(reason)
     if plan is None:
-        plan = _again(artifact, why)
+        plan = _again(artifact, why, for_device)
     _same_files(path, plan)
     return settled(plan, params or {}, "this artifact")
 
@@ -295,6 +301,11 @@ def _stored(artifact: Artifact) -> Plan:
         plan = msgspec.msgpack.decode(artifact.member(PLAN), type=Plan)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Unusable(f"is damaged: its plan can't be read ({str(error)[:100]})") from None
+    return msgspec.structs.replace(plan, kernels=_kernels(artifact), texts=artifact.texts(), device=())
+
+
+def _kernels(artifact: Artifact) -> tuple[KernelText, ...]:
+    """The kernels of the stored plan, their objects put into the cache. Raises Unusable."""
     kernels = []
     for kernel in artifact.manifest.kernels:
         text = artifact.text(kernel.python)
@@ -303,24 +314,24 @@ def _stored(artifact: Artifact) -> Plan:
             objects.store(key, artifact.member(kernel.object))
         kernels.append(KernelText(kernel.name, text, key))
     caches.bound()
-    return msgspec.structs.replace(plan, kernels=tuple(kernels), texts=artifact.texts(), device=())
+    return tuple(kernels)
 
 
-def _again(artifact: Artifact, why: str | None) -> Plan:
+def _again(artifact: Artifact, why: str | None, for_device: bool) -> Plan:
     """The plan compiled from the artifact's graph, or kept from when it was. `why` the stored one isn't used, for a note."""
     from . import plancache
 
-    kept = plancache.find_made(artifact.identity())
+    kept = plancache.find_made(artifact.identity(), for_device)
     if kept is not None:
         return kept
     if why is not None:
         note(f"`{_printable(artifact.path)}` {_printable(why)}: its kernels are compiled again from its graph")
     compiler = importlib.import_module("pipec.compiler.artifact")
     try:
-        plan: Plan = compiler.compiled_again(artifact)
+        plan: Plan = compiler.compiled_again(artifact, for_device)
     except Unusable as reason:
         raise refused(artifact.path, reason) from None
-    plancache.keep_made(artifact.identity(), plan)
+    plancache.keep_made(artifact.identity(), plan, for_device)
     return plan
 
 

@@ -117,7 +117,7 @@ def _own_plan(served: Plan, given: Mapping[str, Any], params: Mapping[str, Any],
         except Missing:                                   # its objects aren't in our cache: they are made again
             pass
     path = program or served.path
-    plan = plan_of(path, {**given, **params}, run, False, on_device)
+    plan = plan_of(path, {**given, **params}, run, False, on_device, served.for_device)
     if share_key(plan) == share_key(served) and (program or plan.texts == served.texts):
         return plan
     raise _differs(served, given, params, path, run, changed=plan.texts != served.texts and not program)

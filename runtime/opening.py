@@ -42,7 +42,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
         from .ranks import rank_spec
 
         spec = rank_spec(rank, world, mesh, micro_batches)
-        plan = plan_of(os.fspath(path), params, run, trust, on_device=wants_device(as_, device), alone=not share)
+        on_device = wants_device(as_, device)
+        plan = plan_of(os.fspath(path), params, run, trust, on_device, for_device=on_device and not share)
         if not allow_extern:
             refuse_externs(plan)
         if share:
@@ -66,17 +67,16 @@ def wants_device(as_: str, device: Any) -> bool:
 
 
 def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False,
-            alone: bool = False) -> Plan:
+            for_device: bool = False) -> Plan:
     """The plan of a program or an artifact. The compiler is imported only where there is something to compile.
 
-    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for. `alone`: nobody else reads this stream, so
-    what is in the ring may be made for that device.
+    `on_device`: CUDA texts are needed, which an artifact's graph is compiled for. `for_device`: the ring is cut for devices,
+    since all who read it, or most, are on some; an artifact that was compiled so is cut so in any case.
     """
     from . import artifact, plancache
 
     if artifact.is_artifact(path):
-        return artifact.plan_of(path, params, run, trust, on_device)
-    for_device = on_device and alone
+        return artifact.plan_of(path, params, run, trust, on_device, for_device)
     kept = plancache.find(path, params, run, for_device)
     if kept is not None:
         return kept

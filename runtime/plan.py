@@ -243,3 +243,4 @@ class Plan(msgspec.Struct, frozen=True):
     fingerprint: str              # of program, params and seed, and of the files it names
     files: dict[str, str] = {}    # files that operators read: path → hash of the content
     device: tuple[DeviceKernel, ...] = ()   # those kernels of `below` that a GPU may run
+    for_device: bool = False      # is the ring cut for loaders on devices: what they widen themselves crosses it narrow

@@ -59,8 +59,8 @@ def _path(path: str, overrides: Mapping[str, Any], run: str | None, on_device: b
     return _place(told)
 
 
-def _made(identity: str) -> Path:
-    return _place(f"artifact {identity}")
+def _made(identity: str, for_device: bool) -> Path:
+    return _place(f"artifact {identity} {for_device}")
 
 
 def _place(told: str) -> Path:
@@ -115,13 +115,13 @@ def keep(path: str, overrides: Mapping[str, Any], run: str | None, plan: Plan, o
     _keep(_path(path, overrides, run, on_device), Entry(_files(plan) | texts, plan))
 
 
-def find_made(identity: str) -> Plan | None:
-    """The kept plan of what an artifact's graph was compiled to here."""
-    return _found(_made(identity))
+def find_made(identity: str, for_device: bool = False) -> Plan | None:
+    """The kept plan of what an artifact's graph was compiled to here. `for_device`: cut for loaders on devices."""
+    return _found(_made(identity, for_device))
 
 
-def keep_made(identity: str, plan: Plan) -> None:
-    _keep(_made(identity), Entry(_files(plan), plan))
+def keep_made(identity: str, plan: Plan, for_device: bool = False) -> None:
+    _keep(_made(identity, for_device), Entry(_files(plan), plan))
 
 
 def _files(plan: Plan) -> dict[str, File]:

@@ -17,6 +17,7 @@ import pipec
 import pytest
 from cuda_host import needs_compiler
 from pipec.cli import main
+from pipec.compiler import native
 from pipec.compiler.artifact import compile_file, program_at
 from pipec.compiler.check import check, outline
 from pipec.compiler.graphtext import parse_graph, print_graph
@@ -27,6 +28,7 @@ from pipec.runtime import objects
 from pipec.runtime.device import OnDevice
 from pipec.runtime.errors import DataError
 from pipec.runtime.plan import Plan
+from pipec.runtime.sharing import share_key
 
 PROGRAM = """
 param data: path
@@ -225,6 +227,54 @@ def test_cuda_texts_are_never_the_files(made: Path, tmp_path: Path, monkeypatch:
         with pipec.open(path, as_="cupy", threads=1, workers="threads", **given) as loader:
             assert isinstance(loader._below, OnDevice) and loader._below.programs   # a kernel runs there
             assert all(np.array_equal(b.bright.get(), expected) for b, expected in zip(loader, good, strict=True))
+
+
+SCALED = """seed 3
+param data: path
+param gain: f32 = 1.0
+
+schema Sample
+  image: u8[8, 8]
+
+pipeline train
+  from npz(data) as Sample
+  scaled = [f32(image[i, j]) / 2 for i, j]
+  share()
+  batch(512)
+  bright = scaled * gain + 1
+  emit bright
+"""
+
+
+@needs_compiler
+def test_an_artifact_for_devices(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loaders on a device widen themselves crosses the ring narrow, whoever opens it; without Numba where it is sealed."""
+    data = f"data={made.with_name('data.npz')}"
+    made.with_name("train.pipe").write_text(SCALED)
+    plans = {}
+    for device, dtype in (("cpu", "f32"), ("cuda:1", "u8")):
+        assert main(["compile", str(made.with_name("train.pipe")), data, "-o", str(made), "--device", device]) == 0
+        assert ("cut for loaders on a device" in capsys.readouterr().out) == (dtype == "u8")
+        plan = plans[device] = artifacts.plan_of(str(made))
+        assert plan.for_device == (dtype == "u8")
+        assert [c.dtype for c in plan.rows if c.name == "scaled"] == [dtype]
+        assert main(["explain", str(made)]) == 0
+        told = capsys.readouterr().out
+        assert f"scaled {dtype}[8, 8]" in told and ("compiled for loaders on a device" in told) == (dtype == "u8")
+        with pipec.open(made, as_="numpy", threads=1, workers="threads") as loader:
+            good = [np.copy(b.bright) for b in loader]
+        assert artifacts.plan_of(str(made), for_device=True).rows[0].dtype == "u8"
+    assert share_key(plans["cpu"]) != share_key(plans["cuda:1"])
+    with monkeypatch.context() as without:
+        without.setattr(native, "_compile", lambda missing: pytest.fail("compiled") if missing else None)
+        assert artifacts.plan_of(str(made), on_device=True).device
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    with pipec.open(made, as_="cupy", threads=1, workers="threads") as loader:
+        assert isinstance(loader._below, OnDevice) and loader._below.programs
+        assert all(np.array_equal(b.bright.get(), expected) for b, expected in zip(loader, good, strict=True))
+    with pipec.open(made.with_name("train.pipe"), as_="numpy", threads=1, workers="threads",
+                    data=str(made.with_name("data.npz"))) as loader:
+        assert all(np.array_equal(b.bright, expected) for b, expected in zip(loader, good, strict=True))
 
 
 REFUSED: list[tuple[str, Callable[[Members], Members]]] = [

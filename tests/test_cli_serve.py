@@ -11,8 +11,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import fake_cupy
 import numpy as np
 import pytest
+from cuda_host import needs_compiler
 from msgspec.structs import replace
 from pipec import attach
 from pipec import open as pipec_open
@@ -243,6 +245,25 @@ def test_what_stands_above_share_is_the_servers(serve, folder):
         own, first = next(iter(mine)), next(iter(loader))
         assert first.small.shape == (32, 4, 4) and (own.x == first.x).all()
         assert (own.y == 3 * first.x).all() and (first.y == 2 * first.x).all()
+
+
+@needs_compiler
+def test_a_server_for_loaders_on_devices(serve, folder, monkeypatch):
+    """Rows are as narrow as devices want them; a consumer on the CPU gets the same values, in its own lines or the server's."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    text = PROGRAM.replace("emit small", "emit big").replace("batch(batch_size)", "batch(1000)").replace(
+        "  share()", "  big = [f32(img[i, j]) * 0.5 + f32(i) for i, j]\n  share()")
+    (folder / "big.pipe").write_text(text)
+    serve("big.pipe", "--device", "cuda", "--wait-for", "3")
+    with (attach("big", as_="cupy") as far, attach("big", as_="numpy") as near,
+          attach("big", as_="numpy", program="big.pipe") as own):
+        for loader in (far, near, own):
+            assert [c.dtype for c in loader.plan.rows if c.name == "big"] == ["u8"]
+        first, second, third = (next(iter(loader)) for loader in (far, near, own))
+        expected = np.zeros((ROWS, 8, 8), np.float32) + np.arange(8, dtype=np.float32)[:, None]
+        assert type(first.big) is not np.ndarray
+        for found in (first.big.get(), second.big, third.big):
+            assert found.dtype == np.float32 and (found == expected).all()
 
 
 def test_names(serve, pipec, monkeypatch):
