@@ -220,6 +220,8 @@ class Values:
         if slot.missing and held.mask is None:
             held.mask = np.zeros(frames.count, np.int64)
         for r in frames.alive():
+            if held.done is not None and not held.done[r]:
+                continue     # a call that this frame doesn't ask for
             values = objects(held.objects[r])
             if values.ndim != len(slot.dims):
                 said = f"{values.ndim} dimensions, not {len(slot.dims)}"

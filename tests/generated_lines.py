@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from generated_data import SAFE, Kind
+from generated_operators import draws_of_images, operators
+from generated_texts import filled, filled_line, number_of_text, truth_of_text
 from hypothesis import strategies as st
 from pipec.kernels.scalar import SCALARS
 
@@ -34,6 +36,9 @@ class Writer:
     batched: bool = False
     names_above: dict[str, Kind] = field(default_factory=dict)   # of `batch`
     told: set[str] = field(default_factory=set)               # binders whose range is what they index
+    table: bool = False                                       # are there texts, and values that may be missing
+    texts: list[str] = field(default_factory=list)            # lines of texts
+    epochs: bool = False                                      # may `epoch` be read
     made: int = 0
 
     def fresh(self, prefix: str) -> str:
@@ -70,7 +75,10 @@ class Writer:
         for name, k in self.names.items():
             if k.base == base and k.dims and all(self.places(d) for d in k.dims):
                 found.append((f"{name}[{', '.join(self.pick(self.places(d)) for d in k.dims)}]", k.bound))
+        if self.table:
+            found += filled(base)
         if base == "int":
+            found += [("epoch", 7)] if self.epochs else []
             found += [(b, self.most(d)) for b, d in self.binders.items()]
             found += [("w", 5)] if "w" in self.bounds and not self.batched else []
         return found
@@ -88,7 +96,9 @@ class Writer:
                 value = self.number(-3, 9)
                 return (str(value) if value >= 0 else f"({value})"), abs(value)
             return self.pick(leaves)
-        match self.number(0, 13):
+        if self.table and self.chance(6):
+            return number_of_text(self, depth)
+        match self.number(0, 15):
             case 0 | 1 | 2:
                 op = self.pick("+-*")
                 (a, p), (b, q) = self.small(depth), self.small(depth)
@@ -123,7 +133,26 @@ class Writer:
                 if self.chance(2):
                     return f"shift_right({a}, {self.pick((0, 1, 5, 62, 63, 64, 70))})", 2**20
                 return f"shift_left({a} % 100, {self.number(0, 8)})", 100 * 2**8
+            case 13:
+                return self.placed(depth)
+            case 14:
+                (a, _), part = self.small(depth), self.pick(("year", "month", "day", "hour", "minute", "weekday", "week"))
+                return f"({part}({a} * 86_400_123_456) % 10_000)", 10_000
         return self.guarded("int", depth) or self.pick(leaves or [("7", 7)])
+
+    def placed(self, depth: int) -> tuple[str, int]:
+        """A place that is looked for, or the sum of all that are found."""
+        masks = [n for n, k in self.names.items() if k.base == "bool" and len(k.dims) == 1]
+        if masks and not self.batched and self.chance(2):
+            name = self.pick(masks)
+            return self.pick((f"sum(indices({name}))", f"(first({name}) ?? {self.number(-1, 9)})")), 2**10
+        k = self.fresh("k")
+        outer = dict(self.binders)
+        self.binders[k] = dim = self.pick(("3", "17", "1"))
+        try:
+            return f"(first({self.truth(depth - 1)} for {k} < {dim}) ?? {self.number(-1, 9)})", 17
+        finally:
+            self.binders = outer
 
     def small(self, depth: int) -> tuple[str, int]:
         """An integer whose product with another is safe."""
@@ -169,6 +198,8 @@ class Writer:
             if leaves and not self.chance(4):
                 return self.pick(leaves)[0]
             return f"({self.real(0)} {self.pick(('<', '<=', '>', '>=', '==', '!='))} {self.real(0)})"
+        if self.table and self.chance(4):
+            return truth_of_text(self, depth)
         match self.number(0, 6):
             case 0 | 1:
                 base = self.pick(("int", "float"))
@@ -198,7 +229,7 @@ class Writer:
         try:
             if base == "bool":
                 return f"{self.pick(('any', 'all'))}({self.truth(depth - 2)} for {over})", 0
-            kinds = ["sum", "min", "max", "prod"] + (["mean"] if base == "float" else ["argmax", "argmin"])
+            kinds = ["sum", "min", "max", "prod"] + (["mean", "std", "var"] if base == "float" else ["argmax", "argmin"])
             kind = self.pick(kinds)
             if kind in ("argmax", "argmin"):
                 ids = ids[:1]
@@ -214,7 +245,7 @@ class Writer:
                 text, bound = f"{kind}({body} for {over})", 2**35 if kind == "prod" else bound * 289
             else:
                 text, bound = f"{kind}({self.scalar('float', depth - 2)} for {over})", 0
-            may_miss = empty and kind in ("mean", "min", "max", "argmax", "argmin")
+            may_miss = empty and kind in ("mean", "std", "var", "min", "max", "argmax", "argmin")
             return (f"({text} ?? 1)" if may_miss else text), bound
         finally:
             self.binders = outer
@@ -350,29 +381,7 @@ class Writer:
         """A call of an operator, or of a function of the library, with a tensor."""
         if self.batched or any(not self.names.get(n, Kind("none")).dims for n in ("v", "img", "iv", "marks", "wave")):
             return None     # left out by a stage, or one element since `each`
-        vector, number = self.pick((("v", "3"), ("wave", "w"))), self.scalar("int", 1)
-        choices: list[tuple[str, Kind]] = [
-            (f"cumsum({vector[0]})", Kind("float", (vector[1],))),
-            ("cumsum(iv)", Kind("int", ("4",), 600)),
-            ("cummax(marks)", Kind("int", ("w",), 50)),
-            (f"cummin({vector[0]})", Kind("float", (vector[1],))),
-            (f"cumprod({vector[0]})", Kind("float", (vector[1],))),
-            (f"one_hot({number}, 5, 0.1)", Kind("float", ("5",))),
-            (f"[bucketize({self.scalar('float', 1)}, [-2.0, 0.0, 0.5, 9.0]), 2]", Kind("int", ("2",), 4)),
-            ("histogram([i64(iv[i]) + 1 for i], 4)", Kind("int", ("4",), 20)),
-            (f"concat({vector[0]}, v, {vector[0]})", Kind("float", ("9",))) if vector[1] == "3" else
-            ("concat(iv, iv)", Kind("int", ("8",), 128)),
-            ("[v, v]", Kind("float", ("2", "3"))),
-            ("wave[clamp(marks, 0, 2)] ?? 9", Kind("float", ("w",))),
-            ("img[clamp(iv, 0, 3)]", Kind("int", ("4", "5", "3"), 255)),
-            (f"mirror(img, {self.truth(1)})", Kind("int", ("4", "5", "3"), 255)),
-            ("normalize(img, [0.5, 0.4, 0.3], [0.2, 0.3, 0.25])", Kind("float", ("3", "4", "5"))),
-            ("resize(img, [0, 0, 4, 5], 3, 7)", Kind("int", ("3", "7", "3"), 255)),
-            (f"adjust_contrast(img, {abs(self.number(0, 5)) / 2})", Kind("int", ("4", "5", "3"), 255)),
-            (f"adjust_hue(img, 0.{self.number(1, 9)})", Kind("int", ("4", "5", "3"), 255)),
-            ("ends(v).low + ends(v).all" if "ends" in self.functions else "v * 2", Kind("float", ("3",))),
-        ]
-        return self.pick(choices)
+        return self.pick(operators(self))
 
     # --- lines ---
 
@@ -392,15 +401,24 @@ class Writer:
             ("integers(-300, 300)", Kind("int", (), 300)),
         ]
         if not self.batched and "size" in self.bounds:
-            rows += [("integers(0, size + 1)", Kind("int", (), 8)), ("[bernoulli(0.5) for i < w]", Kind("bool", ("w",))),
+            rows += [("integers(min(size, 0), size + 1)", Kind("int", (), 8)),   # never of nothing, below any `where`
+                     ("[bernoulli(0.5) for i < w]", Kind("bool", ("w",))),
                      ("uniform(0, f32(n))", Kind("float")),
                      (f"permutation({count})", Kind("int", (count,), 5))]   # of a batch it would be asked to be whole
+        if not self.batched and self.names.get("img", Kind("none")).dims:
+            rows += draws_of_images(self)
         if "noise" in self.functions:
             rows.append((f"noise(f32({self.scalar('float', 1)}))", Kind("float")))
         text, k = self.pick(rows)
         return f"{name} ~ {text}", [(name, k)]
 
     def line(self, depth: int) -> tuple[str, list[tuple[str, Kind]]]:
+        if self.table and self.chance(6):
+            name, text, k = filled_line(self, depth)
+            if k.base == "text":
+                self.texts.append(name)
+                return f"{name} = {text}", []
+            return f"{name} = {text}", [(name, k)]
         match self.number(0, 5):
             case 0 | 1:
                 base = self.pick(("int", "float", "bool"))
@@ -411,6 +429,16 @@ class Writer:
         name = self.fresh("t")
         text, k = self.tensor(depth)
         return f"{name} = {text}", [(name, k)]
+
+    def proven(self) -> tuple[list[str], str, Kind]:
+        """A condition, and a read that it proves to be inside: (lines, the field they set, its kind)."""
+        stands, (name, dims) = self.pick(("check({})", "where {}")), self.pick((("iv", 4), ("mask", 4), ("v", 3)))
+        place, made = self.fresh("k"), self.fresh("s")       # no `where` above tells of it
+        condition = self.pick((f"0 <= {place} < {dims}", f"{place} >= 0 and {dims} > {place}",
+                               f"not ({place} < 0 or {place} > 2)"))
+        number = f"{place} = {self.pick('nb')} * {self.number(1, 9)} % 11 - {self.number(0, 5)}"
+        k = self.names[name]
+        return [number, stands.format(condition), f"{made} = {name}[{place}]"], made, Kind(k.base, (), k.bound)
 
     def add(self, lines: list[str], depth: int) -> None:
         text, made = self.line(depth)

@@ -80,6 +80,26 @@ FOUND = {
     "a batch's count beside a sample": ["batch(4)", "o ~ sample(q)", "t = o.t", "y = [n[b] + 1 for b]", "emit y, t"],
 }
 
+TABLE = """seed 11
+schema Row
+  n: i64
+  b: u8
+  size: i32
+  t: text
+  gt: text?
+  gl: i16?[4]
+pipeline p
+  from parquet("{data}.parquet") as Row
+"""
+FOUND_IN_TABLES = {
+    "words of a text on one side of a choice": ['s = lower(if n < b then split(t, at=",")[0] ?? "" else t)', "emit s"],
+}
+
+
+@pytest.mark.parametrize("name", FOUND_IN_TABLES)
+def test_found_in_tables(data, name):
+    assert compare(TABLE + "".join(f"  {line}\n" for line in FOUND_IN_TABLES[name]), data)
+
 
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("without", [(), ("prune",), ("simplify", "fuse")], ids=lambda w: "without " + " ".join(w))
