@@ -1,5 +1,8 @@
 // The names that kernel texts use in CUDA C, for the GPU and, after `cuda_host.h`, for the host. The same bits as
 // `compiler.instructions`: no fused multiply-add, integers wrap around, conversions to integers stay inside the range.
+#if __CUDA_FTZ
+#error "compile with --ftz=false: f32 keeps numbers that are too small for its full precision"
+#endif
 typedef signed char i8;
 typedef unsigned char u8;
 typedef short i16;

@@ -1,6 +1,9 @@
-"""A CUDA device through CuPy, which is imported here and nowhere else; torch's current stream where tensors are asked for."""
+"""A CUDA device through CuPy, which is imported here and nowhere else; where tensors are asked for, torch's current stream and
+torch's memory.
+"""
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import re
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import caches, objects
 from .blocks import DTYPES, address_of
 from .errors import DataError
 from .landing import NAMES, Placed
@@ -20,13 +24,18 @@ from .plan import DeviceKernel
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")   # the reference's bits
 KERNEL = "\n// --- kernel ---\n"
+TORCH = {"u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16", "u32": "uint32", "i32": "int32", "u64": "uint64",
+         "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "bool"}
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
 
 
-def none_there(reason: str) -> DataError:
-    return DataError("E0850", f"no CUDA device: {reason}",
-                     notes=("`device=\"cuda\"` needs an NVIDIA GPU, its driver, CuPy and, for tensors, a torch built for CUDA; "
-                            "without `device` batches are made on the CPU",))
+NEEDS = ("`device=\"cuda\"` needs an NVIDIA GPU, its driver, CuPy and, for tensors, a torch built for CUDA; "
+         "without `device` batches are made on the CPU")
+NVRTC = "CUDA's run-time compiler is in the package nvidia-cuda-nvrtc-cu12, for CUDA 13 nvidia-cuda-nvrtc"
+
+
+def none_there(reason: str, note: str = NEEDS) -> DataError:
+    return DataError("E0850", f"no CUDA device: {reason}", notes=(note,))
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,17 @@ class Bytes:
     @property
     def address(self) -> int:
         return int(self.pointer.ptr)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Memory of torch's: what a loop gets is a tensor like its own, also for `record_stream` and the memory that torch counts."""
+
+    tensor: Any
+
+    @property
+    def address(self) -> int:
+        return int(self.tensor.data_ptr())
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,7 @@ class Cuda:
         if number >= self.cupy.cuda.runtime.getDeviceCount():
             raise none_there(f"there is no GPU number {number}")
         self.number, self.as_ = number, as_
+        self.last: Any = None      # torch's stream of the batch before, as CuPy's
         with self.cupy.cuda.Device(number) as device:
             self.processors = int(device.attributes["MultiProcessorCount"])
             self.uploads = self.cupy.cuda.Stream(non_blocking=True)
@@ -85,7 +106,11 @@ class Cuda:
             if self.torch is None:
                 yield
                 return
-            with self._shared_stream(self.torch.cuda.current_stream(self.number).cuda_stream):
+            stream, last = self._shared_stream(self.torch.cuda.current_stream(self.number).cuda_stream), self.last
+            if last is not None and last.ptr != stream.ptr:
+                stream.wait_event(last.record())      # rows of a batch that the loop began in another stream
+            self.last = stream
+            with stream:
                 yield
 
     def _shared_stream(self, pointer: int) -> Any:
@@ -103,8 +128,10 @@ class Cuda:
     def lasting(self, size: int) -> Bytes:
         return Bytes(self.cupy.cuda.MemoryPointer(self.cupy.cuda.Memory(max(1, size)), 0))
 
-    def memory(self, size: int) -> Bytes:
-        return Bytes(self.cupy.cuda.alloc(max(1, size)))
+    def memory(self, size: int) -> Bytes | Tensor:
+        if self.torch is None:
+            return Bytes(self.cupy.cuda.alloc(max(1, size)))
+        return Tensor(self.torch.empty(max(1, size), dtype=self.torch.uint8, device=f"cuda:{self.number}"))
 
     def upload(self, target: int, source: NDArray[np.uint8]) -> None:
         self._copy(target, address_of(source), len(source), TO_DEVICE, self.uploads)
@@ -130,16 +157,38 @@ class Cuda:
         return Point(self.stream.record())
 
     def build(self, kernel: DeviceKernel) -> Sequence[Any]:
-        """CuPy keeps what it compiled, by text and GPU, in its own cache."""
-        module = self.cupy.RawModule(code=device_text(kernel), options=OPTIONS, backend="nvrtc")
+        """Compiled by NVRTC for this GPU, and kept. Not by CuPy's RawModule, which adds `-ftz=true` behind all options: what is
+        too small for f32's full precision would become 0."""
+        text, arch = device_text(kernel), self.cupy.cuda.Device(self.number).compute_capability
+        made = "\0".join(("cuda", arch, self.cupy.__version__, *OPTIONS, text))
+        key = hashlib.blake2b(made.encode(), digest_size=20).hexdigest()
+        code = objects.fetch(key)
+        if code is None:
+            code = self._compiled(text)
+            objects.store(key, code)
+            caches.bound()
+        module = self.cupy.cuda.function.Module()
+        module.load(code)
         return [module.get_function(symbol) for symbol, _ in kernel.launches]
+
+    def _compiled(self, text: str) -> bytes:
+        try:
+            code, _ = self.cupy.cuda.compiler.compile_using_nvrtc(text, options=OPTIONS)
+        except Exception as error:   # CuPy's own classes, or those of the library it loads
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise none_there(f"kernels can't be compiled ({reason})", NVRTC) from None
+        return code if isinstance(code, bytes) else str(code).encode()       # PTX, for a GPU that NVRTC doesn't know
 
     def launch(self, function: Any, blocks: tuple[int, int], threads: int, args: tuple[int, int, int, int]) -> None:
         function((*blocks, 1), (threads, 1, 1), tuple(np.int64(a) for a in args))
 
     def call(self, function: Any, args: Sequence[Any]) -> Placed:
         made = self.cupy.ascontiguousarray(function(self.cupy, *(self._seen(a) if isinstance(a, Placed) else a for a in args)))
-        return Placed(Bytes(made.data), int(made.data.ptr), tuple(made.shape), NAMES[np.dtype(made.dtype)])
+        memory: Bytes | Tensor = Bytes(made.data)
+        if self.torch is not None:
+            memory = self.memory(made.nbytes)
+            self.copy(memory.address, int(made.data.ptr), made.nbytes)
+        return Placed(memory, memory.address, tuple(made.shape), NAMES[np.dtype(made.dtype)])
 
     def _seen(self, value: Placed) -> Any:
         """CuPy's array over memory that is held elsewhere until the call is made."""
@@ -148,14 +197,12 @@ class Cuda:
 
     def array(self, memory: Any, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor or CuPy array over this memory; it keeps it."""
-        held = {"bf16": np.dtype(np.int16), "bool": np.dtype(np.uint8)}.get(dtype, DTYPES[dtype])
-        pointer = memory.pointer + (address - memory.address)
-        if self.torch is None:
-            held = DTYPES[dtype] if dtype == "bool" else held
-            return self.cupy.ndarray(shape, held, memptr=pointer)
-        tensor = self.torch.from_dlpack(self.cupy.ndarray(shape, held, memptr=pointer))
-        view = {"bf16": self.torch.bfloat16, "bool": self.torch.bool}.get(dtype)
-        return tensor if view is None else tensor.view(view)
+        start = address - memory.address
+        if isinstance(memory, Tensor):
+            size = int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype].itemsize
+            return memory.tensor[start : start + size].view(getattr(self.torch, TORCH[dtype])).view(shape)
+        held = np.dtype(np.int16) if dtype == "bf16" else DTYPES[dtype]    # CuPy has no bf16
+        return self.cupy.ndarray(shape, held, memptr=memory.pointer + start)
 
 
 def device_text(kernel: DeviceKernel) -> str:

@@ -1,6 +1,6 @@
 """As much of CuPy and torch as `runtime.cuda` asks for, with the host's memory; kernels are compiled by g++.
 
-`Stream.from_external`, `ndarray`, `RawModule` and the rest take what CuPy's take, so that a call of something else fails here.
+`Stream.from_external`, `ndarray`, `Module` and the rest take what CuPy's take, so that a call of something else fails here.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pipec.runtime.cuda import KERNEL
 class Device:
     def __init__(self, number):
         self.number, self.attributes = number, {"MultiProcessorCount": 4}
+        self.compute_capability = "90"
 
     def __enter__(self):
         return self
@@ -80,10 +81,19 @@ class ndarray:
         return np.array(view(self.memptr.ptr, self.shape, self.dtype))
 
 
-class RawModule:
-    def __init__(self, code=None, *, options=(), backend="nvrtc"):
-        assert backend == "nvrtc" and "--fmad=false" in options
-        self.found = library([code.split(KERNEL)[1]])
+def compile_using_nvrtc(source, options=(), arch=None):
+    """Like CuPy's, which keeps nothing and adds no option that changes values."""
+    assert "--fmad=false" in options and "--ftz=false" in options and arch is None
+    COMPILED.append(source)
+    return source.encode(), {}
+
+
+COMPILED = []
+
+
+class Module:
+    def load(self, code):
+        self.found = library([code.decode().split(KERNEL)[1]])
 
     def get_function(self, name):
         address = ctypes.cast(self.found[f"{name}_0"], ctypes.c_void_p).value
@@ -104,7 +114,26 @@ def _copy(target, source, size, kind, stream):
 def cupy(devices=1):
     runtime = types.SimpleNamespace(getDeviceCount=lambda: devices, getDevice=lambda: 0, memcpyAsync=_copy)
     cuda = types.SimpleNamespace(
-        runtime=runtime, Device=Device, Stream=Stream, Event=Event, Memory=Memory, MemoryPointer=MemoryPointer,
+        runtime=runtime, compiler=types.SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc),
+        function=types.SimpleNamespace(Module=Module),
+        Device=Device, Stream=Stream, Event=Event, Memory=Memory, MemoryPointer=MemoryPointer,
         alloc=lambda size: MemoryPointer(Memory(size), 0), alloc_pinned_memory=bytearray,
         get_current_stream=lambda: Stream.current[-1] if Stream.current else Stream())
-    return types.SimpleNamespace(cuda=cuda, ndarray=ndarray, RawModule=RawModule)
+    return types.SimpleNamespace(cuda=cuda, ndarray=ndarray, __version__="14.2.0")
+
+
+class Torch:
+    """torch whose GPU is the CPU; `stream` is what its current stream is called."""
+
+    def __init__(self, torch):
+        self.torch, self.stream = torch, 0
+        self.cuda = types.SimpleNamespace(
+            is_available=lambda: True, current_device=lambda: 0,
+            current_stream=lambda number: types.SimpleNamespace(cuda_stream=self.stream))
+
+    def __getattr__(self, name):
+        return getattr(self.torch, name)
+
+    def empty(self, size, dtype, device):
+        assert device.startswith("cuda:")
+        return self.torch.full((size,), 0xDD, dtype=dtype)

@@ -167,6 +167,57 @@ def test_through_cupy(compiled, monkeypatch, name):
         Loader(plan, as_="cupy", workers="threads", threads=1)
 
 
+@pytest.mark.parametrize("name", ["all dtypes", "mixed", "a size that the data tells", "padded"])
+def test_tensors_of_torch(compiled, monkeypatch, name):
+    """Their memory is torch's own, and what the loop queued in another stream is waited for there."""
+    torch = pytest.importorskip("torch")
+    waits = []
+    monkeypatch.setattr(fake_cupy.Stream, "wait_event", lambda stream, event: waits.append(stream.ptr))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    plan = compiled[0][name]
+    with Loader(plan, as_="torch", workers="threads", threads=1) as loader:
+        expected = list(loader)
+    gpu = fake_cupy.Torch(torch)
+    monkeypatch.setattr("pipec.runtime.cuda._torch", lambda: gpu)
+    found = []
+    with Loader(plan, as_="torch", device="cuda:0", workers="threads", threads=1) as loader:
+        for batch in loader:
+            found.append(batch)
+            gpu.stream += 7
+    assert len(found) == len(expected) and 7 in waits
+    for one, other in zip(found, expected):
+        for there, here in zip(one, other, strict=True):
+            if not isinstance(here, torch.Tensor):
+                assert there == here
+                continue
+            assert (there.dtype, there.shape) == (here.dtype, here.shape)
+            assert torch.equal(there.contiguous().view(torch.uint8), here.contiguous().view(torch.uint8))
+
+
+def test_code_is_kept(compiled, monkeypatch):
+    """NVRTC compiles a text once for all processes of a user."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    plan = compiled[0]["widened"]
+    before = len(fake_cupy.COMPILED)
+    for _ in range(2):
+        with Loader(plan, as_="cupy", workers="threads", threads=1) as loader:
+            list(loader)
+    assert len(fake_cupy.COMPILED) - before <= len(plan.device)
+
+
+def test_without_its_compiler(compiled, monkeypatch):
+    def absent(*_, **__):
+        raise RuntimeError("CuPy failed to load libnvrtc.so.12")
+
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy.cupy())
+    sys.modules["cupy"].cuda.compiler.compile_using_nvrtc = absent
+    monkeypatch.setattr("pipec.runtime.objects.fetch", lambda _: None)
+    with Loader(compiled[0]["widened"], as_="cupy", workers="threads", threads=1) as loader, \
+            pytest.raises(DataError, match=r"kernels can't be compiled \(CuPy failed to load libnvrtc.so.12\)") as error:
+        list(loader)
+    assert error.value.code == "E0850"
+
+
 @pytest.mark.parametrize(("name", "field", "launches"), [("widened", "image", False), ("a library's spectrum", "t", False),
                                                           ("mixed", "image", True), ("mixed", "im", False)])
 def test_placed_on_the_cpu(compiled, name, field, launches):
