@@ -1,6 +1,7 @@
 """CUDA C of loop IR's expressions and statements; `emit_cuda` puts functions and launches around them."""
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -278,7 +279,7 @@ class Printer:
             if count != b:
                 self.put(f"const i64 {count} = extent({a}, {b});")
             counts.append(count)
-        self.put(f"for (i64 e = lane; e < {' * '.join(counts)}; e += lanes) {{")
+        self.put(f"for (i64 e = lane; e < {_product(counts)}; e += lanes) {{")
         self.indent += 1
         self._unravel(n, ends, counts)
         self.local = True
@@ -301,6 +302,14 @@ class Printer:
             value = "e" if len(n.levels) == 1 else "rest" if k == 0 else f"digit(rest, {counts[k]})"
             start = "" if ends[2 * k] == "0" else f"{ends[2 * k]} + "
             self.put(f"const i64 {self.names[n.levels[k].var]} = {start}{value};")
+
+
+def _product(counts: Sequence[str]) -> str:
+    """Of numbers and names; of numbers alone C would make it an int."""
+    known = math.prod(int(c) for c in counts if c.isdigit())
+    named = [c for c in counts if not c.isdigit()]
+    text = str(known) if known < 2**31 else f"{known}ll"
+    return " * ".join(named if named and known == 1 else [*named, text])
 
 
 def _wrapping(pool: Interner, values: Iterable[int]) -> list[bool]:

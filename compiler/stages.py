@@ -454,7 +454,10 @@ class Stages:
         n, by = given.values["n"], given.values["by"]
         opened = self._literal(given, "open", call)
         flat = dict(leaves(frame.fields))
-        names = [k for k, v in flat.items() if v.type.dims and v.type.dims[0] is as_dim(by.node)]
+        facts, length = frame.scope.facts or bounds.Facts(), by.node
+        if not bounds.at_most(0, length, facts):     # `[… for i < by]` has max(by, 0) places
+            length = node("apply", length, number(0), type=I64, fn="max")
+        names = [k for k, v in flat.items() if v.type.dims and _same(v.type.dims[0], as_dim(length), facts)]
         if not names:
             self.reader.bad(given.spans["by"], f"no field has the length `{self.context.text(given.spans['by'])}`", "", (
                 "the fields whose first dimension is this number are laid end to end",))
@@ -467,7 +470,7 @@ class Stages:
             ("segment", replace(WEAK_INT, dims=(width,), missing=True)),
             ("position", replace(WEAK_INT, dims=(width,), missing=True)))}
         every = {**shaped.fields, **sizes_as_fields(frame, COUNT, self.taken), **extra}
-        made = self._node(frame, call, n, by.node, open=opened or 64, fields=tuple(names),
+        made = self._node(frame, call, n, length, open=opened or 64, fields=tuple(names),
                           type=stream_type((k, v.type) for k, v in every.items()))
         every |= {k: unknown(s.value.span) for k, s in shaped.spoiled.items()}
         out = entered(frame, made, gathered(every), {}, {k: d for k, d in frame.scope.dims.items() if not varies(d)},
@@ -475,3 +478,8 @@ class Stages:
         out.spoiled = dict(shaped.spoiled)
         out.stacked = [*frame.stacked, Stacked("pack", call.span, self.context.text(given.spans["n"]), True)]
         return out
+
+
+def _same(a: int | Node, b: int | Node, facts: bounds.Facts) -> bool:
+    """Are these sizes proved to be equal?"""
+    return a is b or (bounds.at_most(a, b, facts) and bounds.at_most(b, a, facts))

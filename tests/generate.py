@@ -71,8 +71,13 @@ def block(number: int, data: Path, words: Counter[str]) -> str | None:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"{last['said']}\n{''.join(traceback.format_exception(error)[-6:])}"
+        return f"{last['said']}\n{told(error)}"
     return None
+
+
+def told(error: BaseException) -> str:
+    """Where it went wrong, and what was said."""
+    return "".join(traceback.format_tb(error.__traceback__)[-3:]) + f"{type(error).__name__}: {str(error)[:2000]}"
 
 
 def on_host(number: int, data: Path, words: Counter[str]) -> str | None:
@@ -99,7 +104,7 @@ def on_host(number: int, data: Path, words: Counter[str]) -> str | None:
             with pytest.MonkeyPatch.context() as patch:
                 compare_on_host(program, compiled, host, patch)
     except Exception as error:
-        return f"{text}\n{''.join(traceback.format_exception(error)[-6:])}"
+        return f"{text}\n{told(error)}"
     return None
 
 

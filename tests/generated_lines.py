@@ -39,6 +39,7 @@ class Writer:
     table: bool = False                                       # are there texts, and values that may be missing
     texts: list[str] = field(default_factory=list)            # lines of texts
     epochs: bool = False                                      # may `epoch` be read
+    proved: bool = False
     made: int = 0
 
     def fresh(self, prefix: str) -> str:

@@ -121,7 +121,8 @@ def _line(w: Writer, body: list[str], depth: int) -> None:
     w.add(body, depth)
     if w.chance(8):
         body.append(f"where {w.truth(1)}")
-    if w.chance(10) and all(w.names.get(n, Kind("none")).dims for n in ("iv", "mask", "v")):
+    if w.chance(10) and not w.proved and all(w.names.get(n, Kind("none")).dims for n in ("iv", "mask", "v")):
+        w.proved = True      # a second one might contradict the first, and prove nothing
         made, name, k = w.proven()
         body += made
         w.names[name] = k
@@ -198,7 +199,7 @@ def _pack(w: Writer, body: list[str]) -> bool:
     kinds = {n: w.names[n] for n in along}
     w.batched, w.table, w.texts, w.bounds = True, False, [], {"rows": 9}
     body += [f"{n} = {n} ?? {'false' if k.base == 'bool' else 0}" for n, k in kinds.items()]
-    body += ["segment = segment ?? 0", "position = position ?? -1", "count = sum(1 for k < 3) + sum(size)"]
+    body += ["segment = segment ?? 0", "position = position ?? -1", "count = sum(size[q] for q)"]
     w.names = {n: Kind(k.base, ("rows",), k.bound) for n, k in kinds.items()} | {
         "segment": Kind("int", ("rows",), 19), "position": Kind("int", ("rows",), 9), "count": Kind("int", (), 99)}
     return True

@@ -159,6 +159,8 @@ BODIES = {
     "pack": [*SIZED, "pack(10, by=k)", "seq = seq ?? -1", "s = segment ?? 0", "q = position ?? 0", "emit seq, s, q, k"],
     "pack, empty ones": ["seq: i64[k] = [n + i for i < size // 3]", "pack(5, by=k)", "seq = seq ?? -1", "s = segment ?? 0",
                          "q = position ?? 0", "emit seq, s, q"],
+    "pack by a column": ["seq = [n + i for i < size]", "pack(10, by=size)", "seq = seq ?? -1", "emit seq, size"],
+    "pack by a column below 0": ["seq = [n + i for i < size - 2]", "pack(10, by=size - 2)", "seq = seq ?? -1", "emit seq, n"],
     "pack, few open": [*SIZED, "shuffle()", "pack(9, by=k, open=2)", "seq = seq ?? -1", "u ~ uniform(0, 1)", "emit seq, n, u"],
     "pack, two fields": [*SIZED, "two: f32[k, 3] = [x[j] + i for i < k, j]", "pack(12, by=k)", "two = two ?? 0", "emit two, x"],
     "mix in turns, first": ["from mix(a, b, c, until=\"first\")", "u ~ uniform(0, 1)", "emit n, y, u"],
