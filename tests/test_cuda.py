@@ -20,6 +20,7 @@ from pipec.compiler import native
 from pipec.compiler.check import check
 from pipec.compiler.compile import _with_kernels, lowered
 from pipec.compiler.cuda_split import Nest, phases
+from pipec.compiler.cuda_text import _product
 from pipec.compiler.emit_cuda import device_kernel, prelude
 from pipec.compiler.emit_numba import kernel_text
 from pipec.compiler.graph import node
@@ -314,3 +315,8 @@ def compare_on_host(program, compiled, host, monkeypatch):
         got, code = until_failure(fields_of(batch) for batch in loader)
     assert code == failed
     assert_same(got, reference)
+
+
+def test_a_product_of_sizes_is_no_int():
+    assert [_product(c) for c in (["16384", "3", "224", "224"], ["3", "8"], ["n", "3", "8"], ["n", "1"], ["1"])] == [
+        "2466250752ll", "24", "n * 24", "n", "1"]
