@@ -248,11 +248,12 @@ def _read_in_loops(emit: Node, border: _Border, name: str) -> bool:
 
 
 def _work(n: Node, facts: Facts) -> float:
-    """Additions for each element: what no binder changes is computed once."""
-    if not facts.free(n) or n.op == "var":
-        return 0.0
-    own = SCALARS[n["fn"]].cost if n.op == "apply" else 1.0
-    return own + sum(_work(a, facts) for a in n.args if not (n.op == "index" and a is n.args[0]))
+    """Additions for each element: what no binder changes is computed once, and what stands twice, too."""
+    def inside(m: Node) -> Sequence[Node]:
+        return () if not facts.free(m) else m.args[1:] if m.op == "index" else m.args   # a tensor that is read is there
+
+    return sum(SCALARS[m["fn"]].cost if m.op == "apply" else 1.0
+               for m in walk(n, into=inside) if m.op != "var" and facts.free(m))
 
 
 def _moved(emit: Node, border: _Border, ways: Mapping[str, _Way]) -> Node:

@@ -10,7 +10,7 @@ from pipec.compiler.compile import lowered, transformed
 from pipec.compiler.graphtext import parse_graph, print_graph
 from pipec.compiler.report import report
 from pipec.compiler.retype import check_graph
-from pipec.compiler.widen import widen
+from pipec.compiler.widen import Widening, widen
 from running import assert_same, run_compiled, run_interpreted
 
 
@@ -78,6 +78,15 @@ def test_no_bit_changes(name, data) -> None:
         got, got_code = run_compiled(program, **options)
         assert got_code == code
         assert_same(got, reference)
+
+
+def test_what_stands_twice_is_counted_once() -> None:
+    squares = "".join(f"q{i} = mul(q{i - 1}, q{i - 1}) : f32\n" for i in range(1, 200))
+    text = dedent(str(widen.__doc__).split("Before:\n")[1].split("After:\n")[0]).strip() + "\n"
+    told: list[Widening] = []
+    widen(parse_graph(text.replace("half = mul(wide, 0.5:f32)", f"q0 = mul(wide, 0.5:f32) : f32\n{squares}half = neg(q199)")),
+          told=told)
+    assert [w.costs < 1e5 for w in told] == [True]
 
 
 def test_figures_are_told(data) -> None:
