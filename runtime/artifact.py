@@ -12,12 +12,14 @@ import hmac
 import importlib
 import os
 import re
+import stat
+import struct
 import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -36,6 +38,7 @@ LARGEST_FILE = 1 << 30
 LARGEST_TOTAL = 1 << 30      # of all members, uncompressed
 LARGEST_MEMBER = 64 << 20
 LARGEST_MANIFEST = 8 << 20
+END, LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL")   # a zip's last records
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*(/[A-Za-z0-9_][A-Za-z0-9_.\-]*)?")
 SHOWN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]{1,500}")   # names that messages may print
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, OSError)
@@ -173,6 +176,8 @@ def is_artifact(path: str) -> bool:
     """By name, or by the first bytes of a zip."""
     if path.endswith(SUFFIX):
         return True
+    if not os.path.isfile(path):   # of a pipe, what is read is gone
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PK\x03\x04"
@@ -181,21 +186,35 @@ def is_artifact(path: str) -> bool:
 
 
 def _opened(path: str) -> zipfile.ZipFile:
-    if os.path.getsize(path) > LARGEST_FILE:   # OSError: of a file that can't be read, as everywhere
+    found = os.stat(path)   # OSError: of a file that can't be read, as everywhere
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise Unusable("isn't an artifact: it is no plain file")
+    if found.st_size > LARGEST_FILE:
         raise Unusable("is larger than an artifact may be")
-    with open(path, "rb"):
-        pass
-    try:
-        return zipfile.ZipFile(path)
-    except UNREADABLE:
-        raise Unusable("isn't an artifact, or is cut short") from None
+    with open(path, "rb") as file:
+        try:
+            _bounded(file)
+            return zipfile.ZipFile(path)
+        except UNREADABLE:
+            raise Unusable("isn't an artifact, or is cut short") from None
+
+
+def _bounded(file: BinaryIO) -> None:
+    """The list of members at a zip's end is all read before any of it is looked at: it must be small, and be found where it is
+    written, without a comment or the records of zips beyond 4 GB. Raises Unusable, ValueError, OSError."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LOCATOR.size - END.size))
+    tail = file.read()
+    mark, *_, count, listed, _, comment = END.unpack(tail[-END.size:].rjust(END.size, b"\0"))
+    if mark != b"PK\5\6" or comment:
+        raise ValueError("no end of a zip")
+    if count > MOST_MEMBERS or listed > MOST_MEMBERS * 512 or tail.startswith(b"PK\6\7"):
+        raise Unusable(f"has more than {MOST_MEMBERS:,} members")
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, int]:
     """Sizes of the members, all of them plain files with plain names, all together within bounds."""
     infos = archive.infolist()
-    if len(infos) > MOST_MEMBERS:
-        raise Unusable(f"has more than {MOST_MEMBERS:,} members")
     sizes: dict[str, int] = {}
     for info in infos:
         if not NAME.fullmatch(info.filename) or len(info.filename) > 200:
@@ -204,6 +223,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, int]:
             raise Unusable(f"has two members `{info.filename}`")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Unusable(f"has a member `{info.filename}` that pipec didn't write")
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise Unusable(f"has a member `{info.filename}` that is no plain file")
         sizes[info.filename] = info.file_size
     if sum(sizes.values()) > LARGEST_TOTAL:
         raise Unusable("unpacks to more than an artifact may hold")
@@ -290,9 +311,19 @@ def unusable(artifact: Artifact, trust: bool = False) -> str | None:
         return f"was made by pipec {found.version[:20]}, and this is {__version__}"
     if found.build != build():
         return "was made by other code of pipec"
-    if found.machine != machine():
-        return f"was made for another CPU ({' '.join(found.machine.split()[1:2])[:40]})"
-    return None
+    return _foreign(found.machine) if found.machine != machine() else None
+
+
+def _foreign(made_for: str) -> str:
+    """How the CPU that an artifact was made for differs from this one."""
+    (system, cpu, features), here = ((*text.split(" "), "", "", "")[:3] for text in (made_for, machine()))
+    if system != here[0]:
+        return f"was made for another system ({system[:40]}, and this is {here[0]})"
+    if cpu != here[1]:
+        return f"was made for another CPU ({cpu[:40]}, and this is {here[1]})"
+    there, own = ({f[1:] for f in text.split(",") if f.startswith("+")} for text in (features, here[2]))
+    apart = [*(f"with {f[:20]}" for f in sorted(there - own)), *(f"without {f}" for f in sorted(own - there))]
+    return f"was made for a CPU with other features ({', '.join(apart[:3])}{' …' if len(apart) > 3 else ''})"
 
 
 def _stored(artifact: Artifact) -> Plan:
@@ -325,7 +356,8 @@ def _again(artifact: Artifact, why: str | None, for_device: bool) -> Plan:
     if kept is not None:
         return kept
     if why is not None:
-        note(f"`{_printable(artifact.path)}` {_printable(why)}: its kernels are compiled again from its graph")
+        note(f"`{_printable(artifact.path)}` {_printable(why)}: its kernels are compiled again from its graph"
+             + ("" if artifact.sealed() else "; PIPEC_KEY shares a key, --trust (trust=True) takes the file as it is"))
     compiler = importlib.import_module("pipec.compiler.artifact")
     try:
         plan: Plan = compiler.compiled_again(artifact, for_device)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -171,9 +172,13 @@ def test_another_key_build_version_or_cpu(made: Path, tmp_path: Path, capsys: py
     content = members(made)
     unsigned = write(tmp_path / "a.pipec", {n: c for n, c in content.items() if n != "seal"})
     assert same(recompiled(unsigned, capsys, "isn't signed"), good)
+    system, cpu, _ = artifacts.machine().split(" ")
+    elsewhere = (f"{system} i386 +x", f"{system} {cpu} +more")
     for key, value, why in (("version", "9.9", "was made by pipec 9.9, and this is"),
                             ("build", "x", "was made by other code of pipec"),
-                            ("machine", "t i386 +x", "was made for another CPU (i386)")):
+                            ("machine", "t i386 +x", "was made for another system (t, and this is"),
+                            ("machine", elsewhere[0], "was made for another CPU (i386, and this is"),
+                            ("machine", elsewhere[1], "was made for a CPU with other features (with more, without ")):
         manifest = json.loads(content["manifest.json"]) | {key: value}
         other = write(tmp_path / f"{key}.pipec", content | {"manifest.json": json.dumps(manifest).encode()}, seal=True)
         assert same(recompiled(other, capsys, why), good)
@@ -311,10 +316,26 @@ def test_zips_that_are_traps(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
             archive.writestr("graph.txt", b"")
     with zipfile.ZipFile(tmp_path / "large.pipec", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", b" " * (9 << 20))
+    for name, folder, kind in (("linked", 0o120777, "no plain file"), ("folded", 0o040755, "no plain file")):
+        with zipfile.ZipFile(tmp_path / f"{name}.pipec", "w") as archive:
+            info = zipfile.ZipInfo("manifest.json")
+            info.external_attr = folder << 16
+            archive.writestr(info, content["manifest.json"])
+        with pytest.raises(DataError, match=kind):
+            artifacts.plan_of(str(tmp_path / f"{name}.pipec"))
+    os.mkfifo(tmp_path / "pipe.pipec")                        # nobody writes to it: reading would wait for ever
+    (tmp_path / "zero.pipec").symlink_to("/dev/zero")         # and here without end
+    with zipfile.ZipFile(tmp_path / "many.pipec", "w") as archive:
+        for n in range(6000):
+            archive.writestr(f"{n:0500}", b"")
+    with zipfile.ZipFile(tmp_path / "said.pipec", "w") as archive:
+        archive.writestr("manifest.json", content["manifest.json"])
+        archive.comment = b"PK"
     (tmp_path / "short.pipec").write_bytes(made.read_bytes()[:-30])
     (tmp_path / "text.pipec").write_text("not a zip")
     for name, said in (("bomb", "unpacks to more"), ("twice", "two members `graph.txt`"), ("large", "more than"),
-                       ("short", "isn't an artifact, or is cut short"), ("text", "isn't an artifact")):
+                       ("short", "isn't an artifact, or is cut short"), ("text", "isn't an artifact"), ("pipe", "no plain file"),
+                       ("zero", "no plain file"), ("many", "more than 4,096 members"), ("said", "isn't an artifact")):
         with pytest.raises(DataError, match=said) as failed:
             artifacts.plan_of(str(tmp_path / f"{name}.pipec"))
         assert failed.value.code == "E0820"
