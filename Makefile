@@ -23,7 +23,7 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks W1
 
-$(STAMP): pyproject.toml constraints.txt kernels/jpegregion.c kernels/parquetpages.c kernels/sound.c runtime/handover.c
+$(STAMP): pyproject.toml constraints.txt kernels/jpegregion.c kernels/parquetpages.c kernels/sound.c runtime/handover.c runtime/giver.c runtime/handover.h
 	$(PYTHON) -c 'import sys; sys.exit("pipec needs Python 3.11 or newer; say `make PYTHON=python3.11 …`" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,demo,dev]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +36,10 @@ class Began:
 class Stream(Protocol):
     """How far the rows and the epochs go that were published."""
 
-    head: int
     ends: int
+
+    @property
+    def head(self) -> int: ...
 
 
 class Consumer:
@@ -58,18 +61,21 @@ class Consumer:
         self.blocked = 0.0                                # seconds for which it alone held the producer back
         self.stalled: tuple[int, float] = (-1, 0.0)       # the row it stood at when it first did, and when
         self.lock = threading.Lock()
+        self.changed: Callable[[], None] = lambda: None   # told when it is placed or rests
 
     def place(self, began: Began) -> None:
-        """It reads from this point on."""
+        """It reads from this point on. For callers that hold the writer's lock, as of `rest`."""
         with self.lock:
             self.began, self.released, self.ends = began, began.row, began.ends
             self.generation += 1
             self.active, self.waits = True, False
+        self.changed()
 
     def rest(self, waits: bool = False) -> None:
         """It reads nothing from now on; `waits` for the next epoch."""
         with self.lock:
             self.active, self.waits = False, waits
+        self.changed()
 
     def update(self, stream: Stream) -> None:
         """Read the page again. Positions go up and never past the head, which may have moved on since."""

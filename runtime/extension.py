@@ -1,13 +1,30 @@
-"""The C extension that takes batches (`handover.c`), where it is built; `attach` and `lease` do the same without it, slower."""
+"""The C extension that writes and takes batches (`giver.c`, `handover.c`), where it is built; `ring`, `attach` and `lease` do
+the same without it, slower."""
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
 from ..kernels.extensions import built
-from .layout import ENDS, HEAD, HEAP_WANTED, HOLDER, POSITION, RELEASED, ROOM_WANTED, RUN, SINCE, TAKEN, WAITED, WANTED
+from .layout import (
+    ENDS,
+    GENERATION,
+    HEAD,
+    HEAP_WANTED,
+    HOLDER,
+    INTACT,
+    POSITION,
+    RELEASED,
+    ROOM_WANTED,
+    RUN,
+    SINCE,
+    TAKEN,
+    WAITED,
+    WANTED,
+)
 
-WORDS = ((HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, RUN, HOLDER), (RELEASED, POSITION, WANTED, WAITED, SINCE, TAKEN))
+WORDS = ((HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, INTACT, RUN, HOLDER),
+         (RELEASED, POSITION, WANTED, GENERATION, WAITED, SINCE, TAKEN))
 
 
 @cache

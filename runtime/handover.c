@@ -6,28 +6,15 @@
  * news from the producer, batches to move aside, pages that a loop wrote to) it leaves alone and answers None: `attach`
  * does the same in Python then, and where this isn't built.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-#include <structmember.h>
+#include "handover.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
-/* Each counter has a cache line of its own; `layout.py` says what they mean, and compares these offsets. */
-enum { HEAD = 0, ENDS = 64, ROOM_WANTED = 128, HEAP_WANTED = 192, RUN = 320, HOLDER = 384 };
-enum { RELEASED = 0, POSITION = 64, WANTED = 128, WAITED = 320, SINCE = 384, TAKEN = 448 };
 enum { COLUMNS = 64, PAGES_AT_ONCE = 4096 };
 enum { UNUSUAL = -1, NOT_YET = 0, THERE = 1 };
-
-static int64_t load(const char *at) { return __atomic_load_n((const int64_t *)at, __ATOMIC_SEQ_CST); }
-static void store(char *at, int64_t value) { __atomic_store_n((int64_t *)at, value, __ATOMIC_RELEASE); }
-static void fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 static int64_t now(void) {
     struct timespec t;
@@ -64,14 +51,6 @@ typedef struct {
 } Bytes;
 
 static PyTypeObject *held_type, *lease_type, *bytes_type, *taker_type;
-
-static void *made(PyTypeObject *type) { return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); }
-
-static void gone(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
 
 static Held *hold(PyTypeObject *type, PyObject *window, int64_t start, int64_t stop, PyObject *spans, int64_t seen) {
     Held *h = made(type);
@@ -335,11 +314,6 @@ static int clean(const Taker *t, int64_t position) {
     return 1;
 }
 
-static int wake(int fd) {
-    uint64_t one = 1;
-    return write(fd, &one, 8) == 8 || errno == EAGAIN;
-}
-
 /* Say which rows are free; whoever waits for just that is woken. */
 static void publish(const Taker *t, int64_t position, int64_t released) {
     store(t->page + POSITION, position);
@@ -538,10 +512,10 @@ static PyType_Spec bytes_spec = {
 static PyType_Spec taker_spec = {"pipec.runtime._handover.Taker", sizeof(Taker), 0, Py_TPFLAGS_DEFAULT, taker_slots};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_handover", "What a reader of the ring does for every batch.", -1, NULL, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_handover", "What the producer of a ring and its readers do for every batch.", -1, NULL, NULL, NULL, NULL, NULL,
 };
 
-static int add_type(PyObject *to, PyTypeObject **type, PyType_Spec *spec, const char *name) {
+int add_type(PyObject *to, PyTypeObject **type, PyType_Spec *spec, const char *name) {
     *type = (PyTypeObject *)PyType_FromSpec(spec);
     return *type == NULL || PyModule_AddObjectRef(to, name, (PyObject *)*type) < 0;
 }
@@ -551,9 +525,9 @@ PyMODINIT_FUNC PyInit__handover(void) {
     if (m == NULL)
         return NULL;
     int wrong = add_type(m, &held_type, &held_spec, "Held") || add_type(m, &lease_type, &lease_spec, "Lease")
-        || add_type(m, &bytes_type, &bytes_spec, "Bytes") || add_type(m, &taker_type, &taker_spec, "Taker");
-    PyObject *words = wrong ? NULL : Py_BuildValue("((iiiiii)(iiiiii))", HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, RUN, HOLDER,
-                                                   RELEASED, POSITION, WANTED, WAITED, SINCE, TAKEN);
+        || add_type(m, &bytes_type, &bytes_spec, "Bytes") || add_type(m, &taker_type, &taker_spec, "Taker") || add_giver(m);
+    PyObject *words = wrong ? NULL : Py_BuildValue("((iiiiiii)(iiiiiii))", HEAD, ENDS, ROOM_WANTED, HEAP_WANTED, INTACT, RUN, HOLDER,
+                                                   RELEASED, POSITION, WANTED, GENERATION, WAITED, SINCE, TAKEN);
     if (words == NULL || PyModule_AddObjectRef(m, "WORDS", words) < 0) {
         Py_XDECREF(words);
         Py_DECREF(m);

@@ -43,12 +43,13 @@ class InTurn(Generic[T, R]):
         """Raises the first error, when no task is worked on any more. A thread that is in `draw` then isn't waited for: it
         lets go of what it gets."""
         if self.threads == 1:
-            self._loop()
-        else:
-            for k in range(self.threads):
-                threading.Thread(target=self._loop, name=f"pipec_{k}", daemon=True).start()
-            with self.lock:
-                self.ended.wait_for(lambda: self.over and not self.busy)
+            while (task := self.draw()) is not None:
+                self.deliver(task, self.work(task))
+            return
+        for k in range(self.threads):
+            threading.Thread(target=self._loop, name=f"pipec_{k}", daemon=True).start()
+        with self.lock:
+            self.ended.wait_for(lambda: self.over and not self.busy)
         if self.error is not None:
             raise self.error
 

@@ -16,6 +16,11 @@ class Part:
         self.map = Mapping(fd, offset, size, double=True, write=True)
         self.taken = 0
 
+    @property
+    def whole(self) -> bool:
+        """Has every byte its page?"""
+        return self.taken >= self.size
+
     def at(self, position: int) -> int:
         return self.map.address + position % self.size
 

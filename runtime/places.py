@@ -5,12 +5,13 @@ others are refused, since one stream can't be at two places.
 """
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .client import Client
-from .consumer import Began, Consumer
+from .consumer import Began, BrokenConsumer, Consumer
 from .errors import DataError
 from .messages import Group, Join, Joined, Nonsense, Waits
 from .ring import Writer
@@ -128,13 +129,16 @@ class Places:
     def broken(self) -> None:
         """The run has failed: whoever read asks anew, and they begin together."""
         readers = self._reading()
-        for client in readers:
-            client.consumer.rest()
+        with self.writer.lock:
+            for client in readers:
+                client.consumer.rest()
         self.expected = (max(1, len(readers)), time.monotonic() + AFTER_FAILURE)
 
     def of(self, consumer: Consumer) -> Place | None:
         """The point of the stream a consumer has read up to. For callers that hold the writer's lock."""
         writer = self.writer
+        with contextlib.suppress(BrokenConsumer):         # the writer sends it away
+            consumer.update(writer)
         row = consumer.position(writer.head)
         began = [b for b in writer.began if b.row <= row and b.ends <= consumer.ends]
         if not began or consumer.began is None:
@@ -142,7 +146,7 @@ class Places:
         start = began[-1]
         if row == start.row:
             return (start.epoch, start.next, start.skip)
-        return (start.epoch, *writer.point(row - 1)) if row > writer.legible else None
+        return (start.epoch, *writer.point(row - 1)) if row > writer.at.legible else None
 
     def _asking(self) -> list[Client]:
         return [c for c in self.members() if c.request is not None]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from .consumer import BrokenConsumer, Consumer
 from .consumer import Stream as Written
@@ -24,15 +24,40 @@ class Readers:
     def __init__(self, stream: Stream, patience: float, leaves: Callable[[Consumer, Exception], None] | None):
         self.stream, self.patience, self.leaves = stream, patience, leaves
         self.all: tuple[Consumer, ...] = ()               # replaced, never changed: engine threads go through it
+        self.told: tuple[Consumer, ...] = ()
         self.floor = 0
         self.places: tuple[tuple[Consumer, ...], int] = ((), -1)   # for which `floor` holds
+        self.giver: Any = None                            # of `giver.c`, which is told who reads
 
     def add(self, consumer: Consumer) -> None:
-        """For callers that hold the writer's lock, as of `remove`."""
+        """For callers that hold the writer's lock, as of all that follow up to `settle`."""
         self.all = (*self.all, consumer)
+        consumer.changed = self.forget
+        self.forget()
 
     def remove(self, consumer: Consumer) -> None:
+        self.forget()
         self.all = tuple(c for c in self.all if c is not consumer)
+
+    def tell(self) -> None:
+        """Let `giver.c` know who reads, until one comes, goes, is placed or rests."""
+        if self.giver is not None and not self.giver.told:
+            self.told = self.all
+            patient = all(c.when_slow != "drop" for c in self.told)
+            self.giver.tell(tuple((c.page.address, c.data_fd, c.active, c.when_slow == "skip", c.number, c.generation, c.released)
+                                  for c in self.told), patient, self.told)
+
+    def forget(self) -> None:
+        """It has to be told anew."""
+        if self.giver is not None:
+            self.settle()
+            self.giver.forget()
+
+    def settle(self) -> None:
+        """What it has counted is added to ours."""
+        if self.giver is not None and self.giver.told:
+            for consumer, nanoseconds in zip(self.told, self.giver.blocked(), strict=True):
+                consumer.blocked += nanoseconds / 1e9
 
     def least(self) -> int:
         """The row before which nobody reads any more that the producer waits for."""

@@ -14,15 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .atomics import atomics
 from .blocks import DTYPES, view
 from .consumer import Began, Consumer
-from .encode import aligned, encode
-from .errors import DataError
+from .extension import handover
 from .layout import (
     END_COUNT,
     END_TABLE,
@@ -37,21 +36,42 @@ from .layout import (
     RUN,
     SHARE,
     Layout,
-    Place,
 )
-from .limits import show_size
 from .memory import Mapping as Memory
 from .part import Part
 from .readers import Readers
+from .varying import Varying
 
 
 @dataclass
 class Reservation:
-    """Room for `rows` rows from `row` on. `address[column]` is where the first of them starts; they are contiguous."""
+    """Room for `rows` rows from `row` on, the `number`th. `address[column]` is where the first of them starts; they are
+    contiguous."""
 
     row: int
     rows: int
+    number: int
     address: dict[str, int]
+
+
+if not TYPE_CHECKING and handover() is not None:          # the same for `giver.c`
+    Reservation = handover().Room
+
+
+@dataclass
+class Counters:
+    """How far the rows go: those before `head` are committed, before `tail` reserved, before `intact` overwritten; points of
+    the stream can be read from `legible` on. So many reservations are `reserved` and `committed`, so many `bytes` of rows;
+    nanoseconds `waited` for room in `giver.c`."""
+
+    head: int = 0
+    tail: int = 0
+    intact: int = 0
+    legible: int = 0
+    reserved: int = 0
+    committed: int = 0
+    bytes: int = 0
+    waited: int = 0
 
 
 class Run:
@@ -69,15 +89,26 @@ class Run:
         """Room for `rows` rows, at most `most_rows`; waits for it. None: stopped."""
         if not 0 < rows <= self.most_rows:
             raise ValueError(f"{rows} rows can't be reserved at once, but {self.most_rows}")
-        return self.writer.reserve(self, rows)
+        writer = self.writer
+        if writer.quick is not None:
+            with writer.lock:
+                room: Reservation | None = None if self.stopped else writer.quick.reserve(rows)
+            if room is not None:
+                return room
+        return writer.reserve(self, rows)
 
     def commit(self, reservation: Reservation, rows: int, ragged: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Deliver the first `rows` rows of the oldest reservation.
 
         `ragged`: one value per row for each field of varying size, and for others not written in place.
         """
+        writer = self.writer
+        if writer.quick is not None and not ragged:
+            with writer.lock:
+                if self.stopped or writer.quick.commit(reservation, rows):
+                    return
         if not self.stopped:
-            self.writer.commit(self, reservation, rows, ragged or {})
+            writer.commit(self, reservation, rows, ragged or {})
 
     def end_epoch(self, epoch: int) -> None:
         """Every row of `epoch` is committed."""
@@ -110,19 +141,41 @@ class Writer:
         self.most_rows: int = layout.capacity // SHARE     # of one reservation
         self.header = Memory(fd, 0, HEADER, double=False, write=True)
         self.parts = {p.name: Part(fd, p.offset, p.size) for p in layout.places}
-        self.heaps = {p.name: Part(fd, p.heap_offset, p.heap) for p in layout.places if p.ragged}
         self.fixed = {p.name: p for p in layout.places if not p.ragged}
-        self.ragged = [p for p in layout.places if p.ragged]
-        self.heap_tail = {p.name: 0 for p in self.ragged}
-        self.starts: dict[str, deque[tuple[int, int]]] = {p.name: deque() for p in self.ragged}   # (row, its first byte)
         self.ends_table = view(self.header.address + END_TABLE, (END_COUNT, 2), np.dtype(np.int64))
         self.room_fd, self.heap_fd = room_fd, heap_fd
         self.lock, self.turn = threading.RLock(), threading.Lock()
-        self.outstanding: deque[Reservation] = deque()
         self.began: deque[Began] = deque()
-        self.head = self.tail = self.ends = self.intact = self.legible = self.runs = 0
-        self.bytes = 0
-        self.waited = 0.0                                 # seconds for which there was no room
+        self.ends = self.runs = 0
+        self.slept = 0.0                                  # seconds of `wait`
+        self.at, self.quick = self._counters()
+        self.readers.giver = self.quick
+        self.varying = Varying(self, fd, [p for p in layout.places if p.ragged])
+
+    def _counters(self) -> tuple[Any, Any | None]:
+        """Counters, and they once more where they reserve and commit by themselves what is as usual (`giver.c`)."""
+        native = handover()
+        if native is None or len(self.fixed) > native.COLUMNS:
+            return Counters(), None
+        columns = tuple((p.name, self.parts[p.name].map.address, p.size, p.row_bytes) for p in self.fixed.values())
+        giver = native.Giver(self.header.address, self.layout.capacity, POINTS_STAY, self.room_fd, columns)
+        all_fixed = len(self.fixed) == len(self.layout.places)
+        return giver, giver if all_fixed and self.max_skew is None else None
+
+    @property
+    def head(self) -> int:
+        """Rows before it are committed."""
+        return int(self.at.head)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which there was no room."""
+        return self.slept + float(self.at.waited) / 1e9
+
+    @property
+    def bytes(self) -> int:
+        """Of all rows committed so far."""
+        return int(self.at.bytes)
 
     # -- consumers
 
@@ -156,10 +209,10 @@ class Writer:
             return self.now()
         later = next((b for b in self.began if b.ends > start.ends), None)
         if later is not None and later.before is not None and later.before <= (next_, skip):
-            return Began(epoch, later.row, next_, skip, start.ends) if later.row >= self.intact else None
+            return Began(epoch, later.row, next_, skip, start.ends) if later.row >= self.at.intact else None
         high = later.row if later is not None else self.head
-        row, seen = self._after(max(start.row, self.legible), high, next_, skip, start)
-        return Began(epoch, row, *seen, start.ends) if row >= self.intact else None
+        row, seen = self._after(max(start.row, self.at.legible), high, next_, skip, start)
+        return Began(epoch, row, *seen, start.ends) if row >= self.at.intact else None
 
     def _after(self, low: int, high: int, next_: int, skip: int, start: Began) -> tuple[int, tuple[int, int]]:
         """The first of the rows `low` to `high` past a point, and the point right before that row."""
@@ -195,7 +248,7 @@ class Writer:
     def epoch_start(self) -> Began | None:
         """Where the current epoch began, if none of its rows are overwritten. For callers that hold `lock`."""
         start = self.began[-1]
-        return start if (start.next, start.skip) == (0, 0) and start.row >= self.intact else None
+        return start if (start.next, start.skip) == (0, 0) and start.row >= self.at.intact else None
 
     # -- rows
 
@@ -207,46 +260,57 @@ class Writer:
         Rows reserved and not committed are passed over, since a thread of the old run may still write to them.
         """
         with self.turn, self.lock:
-            self.outstanding.clear()
-            self.tail = max(self.tail, self.head)
-            self.intact = self.legible = self.tail        # what lies between isn't whole
+            at = self.at
+            at.committed = at.reserved
+            at.tail = at.intact = at.legible = max(at.tail, at.head)   # what lies between isn't whole
             self.runs += 1
             self.began.clear()
-            self.began.append(Began(epoch, self.tail, next_, skip, self.ends))
+            self.began.append(Began(epoch, self.at.tail, next_, skip, self.ends))
             for consumer in readers:
                 if consumer in self.readers.all:            # it may have left
                     consumer.place(self.began[-1])
             atomics().store(self.header.address + RUN, self.runs)
-        self._publish(self.tail)
+        self.publish(self.at.tail)
         return Run(self)
 
     def reserve(self, run: Run, rows: int) -> Reservation | None:
         with self.turn:
+            while self.quick is not None and self.quick.wait(rows, run.stop_fd):
+                with self.lock:
+                    room: Reservation | None = None if run.stopped else self.quick.reserve(rows)
+                if room is not None:
+                    return room
+
             def fits() -> bool:
                 """Pages of consumers are read only where what was read last isn't enough."""
                 span = self._span(rows)
                 known = self.readers.known()
-                sure = known is not None and self.tail + rows - known <= span
-                return sure or self.tail + rows - self.readers.least() <= span
+                sure = known is not None and self.at.tail + rows - known <= span
+                return sure or self.at.tail + rows - self.readers.least() <= span
 
             while True:
-                if not self._wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.tail + rows - self._span(rows),
+                if not self.wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.at.tail + rows - self._span(rows),
                                   self._wakes_at):
                     return None
                 with self.lock:                           # somebody may have joined at an older row
-                    if not fits():
-                        continue
-                    reservation = Reservation(self.tail, rows, {})
-                    self.tail += rows
-                    self.legible = max(self.legible, self.tail - self.layout.capacity - POINTS_STAY)
-                    self._overwrites(self.tail - self.layout.capacity)
-                    self.outstanding.append(reservation)
-                    break
-            for place in self.fixed.values():
-                part = self.parts[place.name]
-                part.take_pages((reservation.row + rows) * place.row_bytes)
-                reservation.address[place.name] = part.at(reservation.row * place.row_bytes)
-            return reservation
+                    if fits():
+                        return self._reserved(rows)
+
+    def _reserved(self, rows: int) -> Reservation:
+        at = self.at
+        reservation = Reservation(at.tail, rows, at.reserved, {})
+        at.reserved += 1
+        at.tail += rows
+        at.legible = max(at.legible, at.tail - self.layout.capacity - POINTS_STAY)
+        self.overwrites(at.tail - self.layout.capacity)
+        for place in self.fixed.values():
+            part = self.parts[place.name]
+            part.take_pages((reservation.row + rows) * place.row_bytes)
+            reservation.address[place.name] = part.at(reservation.row * place.row_bytes)
+        self.readers.tell()
+        if self.quick is not None:
+            self.quick.paged = all(part.whole for part in self.parts.values())
+        return reservation
 
     def _span(self, rows: int) -> int:
         """How far the tail may be ahead of the slowest reader; one that asks for more at once gets it, and a task too."""
@@ -256,29 +320,32 @@ class Writer:
         asked = max((c.ahead() for c in self.readers.all if c.active), default=0)
         return min(most, max(self.max_skew, asked + rows))
 
-    def _overwrites(self, row: int) -> None:
+    def overwrites(self, row: int) -> None:
         """Rows before `row` are written over from now on."""
-        if row > self.intact:
-            self.intact = row
+        if row > self.at.intact:
+            self.at.intact = row
             atomics().store(self.header.address + INTACT, row)
 
     def commit(self, run: Run, reservation: Reservation, rows: int, values: Mapping[str, Sequence[Any]]) -> None:
-        if not self.outstanding or self.outstanding[0] is not reservation or not 0 <= rows <= reservation.rows:
+        at = self.at
+        if reservation.number != at.committed or not 0 <= rows <= reservation.rows:
             raise ValueError("rows are committed in the order in which they were reserved")
         if rows:
             self._put_fixed(reservation, rows, values)
-            if not self.ragged:
-                self._publish(self.head + rows)
-            elif not self._put_ragged(run, rows, values):
+            if not self.varying.places:
+                self.publish(self.head + rows)
+            elif not self.varying.put(run, rows, values):
                 return
         with self.lock:
-            self.outstanding.popleft()
-            if not self.outstanding and self.tail != self.head:
-                self.tail = self.head                     # rows left out leave no hole
+            if at.committed == reservation.number:        # else a new run has begun
+                at.committed += 1
+            if at.committed == at.reserved and at.tail != at.head:
+                at.tail = at.head                         # rows left out leave no hole
                 os.eventfd_write(self.room_fd, 1)
 
     def end_epoch(self, run: Run, epoch: int) -> None:
-        if not self._wait(run, self.heap_fd, HEAP_WANTED, lambda: self.ends - self.readers.least_ends() < END_COUNT, lambda: 1):
+        if not self.wait(run, self.heap_fd, HEAP_WANTED, lambda: self.ends - self.readers.least_ends() < END_COUNT,
+                          lambda: 1):
             return
         with self.lock:
             self.ends_table[self.ends % END_COUNT] = (epoch, self.head)
@@ -286,7 +353,7 @@ class Writer:
             last = self.began[-1]
             before = self.point(self.head - 1) if self.head > last.row else (last.next, last.skip)
             self.began.append(Began(epoch + 1, self.head, 0, 0, self.ends, before))
-            while len(self.began) > 1 and self.began[1].row < self.intact:
+            while len(self.began) > 1 and self.began[1].row < self.at.intact:
                 self.began.popleft()
             waiting = [c for c in self.readers.all if c.waits]
             for consumer in waiting:
@@ -302,14 +369,15 @@ class Writer:
 
     def close(self) -> None:
         """No engine runs now."""
-        for memory in (self.header, *(p.map for p in (*self.parts.values(), *self.heaps.values()))):
+        self.readers.forget()
+        for memory in (self.header, *(p.map for p in (*self.parts.values(), *self.varying.heaps.values()))):
             memory.close()
         for consumer in self.readers.all:
             consumer.page.close()
 
     # -- waiting
 
-    def _wait(self, run: Run, fd: int, word: int, ready: Callable[[], bool], wanted: Callable[[], int],
+    def wait(self, run: Run, fd: int, word: int, ready: Callable[[], bool], wanted: Callable[[], int],
               blocked: Callable[[int], bool] | None = None) -> bool:
         """Sleep until `ready`; False when stopped. Consumers signal `fd` when they pass the row `wanted()`.
 
@@ -335,12 +403,12 @@ class Writer:
                 poll.poll(again)
                 now = time.monotonic()
                 self.readers.blame(now - slept)
-                self.waited, started = self.waited + now - started, now
+                self.slept, started = self.slept + now - started, now
                 _drain(fd)
             return False
         finally:
             store(address, 0)
-            self.waited += time.monotonic() - started
+            self.slept += time.monotonic() - started
 
     def _wakes_at(self, goal: int) -> bool:
         """Have one of those who hold the producer back wake it when it passes `goal`, not each of them in turn.
@@ -351,8 +419,8 @@ class Writer:
         atomics().store(self.header.address + HOLDER, 0 if holder is None else holder.number)
         return self.readers.holds(holder, goal)
 
-    def _publish(self, head: int) -> None:
-        self.head = head
+    def publish(self, head: int) -> None:
+        self.at.head = head
         atomics().store(self.header.address + HEAD, head)
         self.readers.signal()
 
@@ -368,90 +436,7 @@ class Writer:
             elif reservation.row != self.head:
                 shift = (reservation.row - self.head) * place.row_bytes
                 ctypes.memmove(to, to + shift, rows * place.row_bytes)
-            self.bytes += rows * place.row_bytes
-
-    def _put_ragged(self, run: Run, rows: int, values: Mapping[str, Sequence[Any]]) -> bool:
-        """Copy values into the byte rings, row by row; what is written is published when room runs out."""
-        encoded = {p.name: [encode(p, value) for value in values[p.name]] for p in self.ragged}
-        if any(len(column) != rows for column in encoded.values()):
-            raise ValueError("a field of varying size needs one value for each row")
-        start, done, r = self.head, 0, 0
-        while r < rows:
-            lacking = None
-            with self.lock:                               # nobody joins at bytes that are being written over
-                for place in self.ragged:
-                    size = aligned(len(encoded[place.name][r][0]))
-                    if size > self.heaps[place.name].size // SHARE:
-                        raise _too_long(place, size)
-                    if self.heap_tail[place.name] + size - self._heap_start(place) > self.heaps[place.name].size:
-                        lacking = (place, size)
-                        break
-                else:
-                    for place in self.ragged:
-                        self._make_room(place, aligned(len(encoded[place.name][r][0])))
-            if lacking is not None:
-                if done < r:
-                    self._publish(start + r)
-                    done = r
-                if not self._wait_heap(run, *lacking):
-                    return False
-                continue
-            for place in self.ragged:
-                self._put(place, start + r, *encoded[place.name][r])
-            r += 1
-        self._publish(start + rows)
-        return True
-
-    def _make_room(self, place: Place, size: int) -> None:
-        """Rows whose bytes the next `size` ones lie on are lost."""
-        starts, first = self.starts[place.name], self.heap_tail[place.name] + size - self.heaps[place.name].size
-        while starts and (starts[0][1] < first or starts[0][0] < self.intact):
-            self._overwrites(starts.popleft()[0] + 1)
-
-    def _heap_start(self, place: Place) -> int:
-        """The first byte that is still read: where the oldest row not released starts."""
-        least = self.readers.least()
-        return self._entry(place, least, 1)[0] if least < self.head else self.heap_tail[place.name]
-
-    def _entry(self, place: Place, row: int, words: int) -> Any:
-        return view(self.parts[place.name].at(row * place.row_bytes), (words,), np.dtype(np.int64))
-
-    def _wait_heap(self, run: Run, place: Place, size: int) -> bool:
-        def fits() -> bool:
-            return self.heap_tail[place.name] + size - int(self._heap_start(place)) <= self.heaps[place.name].size
-
-        def blocked(goal: int) -> bool:
-            """Whoever holds the oldest row and waits for more than fits will wait for ever."""
-            least = self.readers.least()
-            for consumer in self.readers.all:
-                if consumer.active and consumer.released == least and consumer.stuck(self.head) and not fits():
-                    need = self.heap_tail[place.name] + size - int(self._heap_start(place))
-                    self.readers.send_away(consumer, _too_long(place, need))
-            return True
-
-        for consumer in self.readers.all:                   # it may have to move old batches aside
-            consumer.signal()
-        return self._wait(run, self.heap_fd, HEAP_WANTED, fits, lambda: self.readers.least() + 1, blocked)
-
-    def _put(self, place: Place, row: int, data: Any, size: int, dims: Sequence[int]) -> None:
-        part, heap = self.parts[place.name], self.heaps[place.name]
-        part.take_pages((row + 1) * place.row_bytes)
-        tail = self.heap_tail[place.name]
-        if len(data):
-            heap.take_pages(tail + len(data))
-            view(heap.at(tail), (len(data),), np.dtype(np.uint8))[:] = data
-        self._entry(place, row, 2 + len(place.dims))[:] = (tail, size, *dims)
-        self.starts[place.name].append((row, tail))
-        self.heap_tail[place.name] = tail + aligned(len(data))
-        self.bytes += len(data)
-
-
-def _too_long(place: Place, need: int) -> DataError:
-    return DataError(
-        "E0809", f"not enough memory for the ring: the values of `{place.name}` that one batch needs don't fit",
-        notes=(f"needed: more than {show_size(need)}; there: {show_size(place.heap)} for this field",
-               "write a larger `memory=`, or use smaller batches"),
-    )
+            self.at.bytes += rows * place.row_bytes
 
 
 def _drain(fd: int) -> None:

@@ -369,6 +369,7 @@ class Server:
         """How things are now."""
         writer = self.writer
         with writer.lock:
+            writer.readers.settle()
             least, head = writer.readers.least(), writer.head
             point = writer.now() if writer.began else Began(0, 0, 0, 0, 0)
             members = []

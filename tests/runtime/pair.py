@@ -20,13 +20,17 @@ from pipec.runtime.ring import Writer
 class Pair:
     """A writer and its reader, joined without a server."""
 
-    def __init__(self, columns, most=128, memory=None, chunk=16, writable=False, budget=None, when_slow="wait"):
+    def __init__(self, columns, most=128, memory=None, chunk=16, writable=False, budget=None, when_slow="wait",
+                 native=True):
+        """`native`: the extension writes rows, where it is built."""
         self.layout: Layout = plan_layout(columns, most, memory, chunk)
         near, self.far = socket.socketpair()
         self.attachment = Attachment(Channel(near), None)
         fd = create("ring", self.layout.total)
         data, room, heap = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3))
         self.writer = Writer(self.layout, fd, room, heap)
+        if not native:
+            self.writer.quick = None
         seal(fd)
         self.attachment.ring_fd, self.attachment.data_fd = fd, data
         self.attachment.room_fd, self.attachment.heap_fd = room, heap

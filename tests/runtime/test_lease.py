@@ -32,7 +32,7 @@ class Story:
         writer, sink = self.pair.writer, self.pair.sink
         while True:
             rows = self.random.randint(1, 8)
-            if writer.tail + rows - writer.readers.least() > writer.layout.capacity:
+            if writer.at.tail + rows - writer.readers.least() > writer.layout.capacity:
                 return
             room = sink.reserve(rows)
             for name, width in self.widths.items():

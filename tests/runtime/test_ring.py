@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipec.runtime.consumer import Consumer
 from pipec.runtime.errors import DataError
+from pipec.runtime.extension import handover
 from pipec.runtime.layout import plan_layout
 from pipec.runtime.plan import Column
 
@@ -216,10 +218,11 @@ def test_byte_ring_too_small_for_a_batch_is_an_error_not_a_hang():
         assert isinstance(pair.problem, DataError) and pair.problem.code == "E0809"
 
 
-def test_reservations_of_many_threads():
+@pytest.mark.parametrize("native", [True, False])
+def test_reservations_of_many_threads(native):
     """Workers fill reservations in any order; a committer delivers them in order."""
     columns = [Column("image", "u8", (601,))]
-    with Pair(columns, most=32) as pair:
+    with Pair(columns, most=32, native=native) as pair:
         def produce(writer):
             order, done, turn, drawing = [], threading.Condition(), [0], threading.Lock()
 
@@ -266,15 +269,55 @@ def test_reservations_of_many_threads():
         assert seen == [r for r in range(3000) if r % 3]
 
 
-def test_wake_ups_are_never_lost():
+@pytest.mark.parametrize("native", [True, False])
+def test_wake_ups_are_never_lost(native):
     columns = [Column("label", "i64", ())]
-    with Pair(columns, most=1, chunk=1, memory=40_000) as pair:
-        pair.run(fill([], 1, 15_000, 1))
+    with Pair(columns, most=1, chunk=1, memory=40_000, native=native) as pair:
+        pair.run(fill([], 1, 10_000, 1))
         count = 0
         while (got := pair.reader.take(1)) is not None:
             assert int(got.fields["_id"][0]) == count
             count += 1
-        assert count == 15_000
+        assert count == 10_000
+
+
+@pytest.mark.skipif(handover() is None, reason="the C extension isn't built")
+def test_what_is_as_usual_is_done_by_the_extension():
+    """Once all pages are taken, and from the first reservation on after somebody came or went."""
+    with Pair([Column("image", "u8", (601,))], most=16, chunk=4) as pair:
+        in_python = []
+        reserved = pair.writer._reserved
+        pair.writer._reserved = lambda rows: in_python.append(pair.writer.at.tail) or reserved(rows)
+
+        def write(count):
+            for first in range(0, count, 4):
+                write_four(pair, first)
+                pair.reader.take(4)
+            pair.reader.release()
+
+        write(2 * pair.layout.capacity)
+        assert in_python and in_python[-1] < pair.layout.capacity
+        in_python.clear()
+        other = Consumer(pair.attachment.control_fd, pair.attachment.data_fd, "skip")
+        for change in (pair.writer.join, pair.writer.leave):
+            change(other)
+            write(40)
+        assert len(in_python) == 2
+
+
+def test_who_holds_the_producer_back_is_told():
+    with Pair([Column("image", "u8", (601,))], most=16, chunk=4) as pair:
+        for _ in range(2):                                # with pages to be taken, and without
+            before = pair.writer.waited
+            pair.run(lambda writer: [write_four(pair, first) for first in range(0, 2 * pair.layout.capacity, 4)])
+            until(lambda: pair.writer.at.tail - pair.writer.readers.least() > pair.layout.capacity - 4)
+            for _ in range(pair.layout.capacity // 2):
+                pair.reader.take(4)
+            pair.thread.join()
+            pair.reader.release()
+            pair.writer.readers.settle()
+            assert pair.writer.waited > before and pair.problem is None
+        assert pair.writer.readers.all[0].blocked > 0
 
 
 def test_memory_too_small_is_refused_with_figures():
@@ -283,6 +326,12 @@ def test_memory_too_small_is_refused_with_figures():
     assert "memory=" in str(caught.value) and "1.0 MB" in str(caught.value)
     with pytest.raises(DataError, match="E0809"):
         plan_layout([Column("image", "u8", (1 << 20,))], 1 << 20, None)
+
+
+def hold_nobody(pair):
+    """The writer waits for no reader."""
+    pair.writer.quick = None
+    pair.writer.readers.least = lambda: pair.writer.head
 
 
 def write_four(pair, first):
@@ -299,7 +348,7 @@ def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
     """Who may lose rows and is overtaken while it gathers a batch begins that batch anew, behind the gap."""
     columns = [Column("image", "u8", (601,))]
     with Pair(columns, most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
+        hold_nobody(pair)
         put = iter(range(0, 10_000, 4))
 
         def write(count):
@@ -327,12 +376,12 @@ def test_a_batch_larger_than_a_part_of_the_ring_has_no_gap():
 def test_rows_before_a_place_are_not_lost(target, ends):
     """Who may lose rows and is overtaken on the way to its place has lost only what came after that place."""
     with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.readers.least = lambda: pair.writer.head      # nobody is waited for
+        hold_nobody(pair)
         for first in range(0, 1000, 4):
             write_four(pair, first)
         if ends:
             pair.sink.end_epoch(0)
-        assert pair.writer.intact > 500
+        assert pair.writer.at.intact > 500
         pair.reader.skip_to(target, 0, 1000)
         came = int(pair.reader.take(1).fields["_id"][0])
         assert came >= target and pair.reader.lost == came - target
@@ -342,7 +391,7 @@ def test_rows_before_a_place_are_not_lost(target, ends):
 
 def test_of_an_epoch_that_is_passed_over_nothing_is_lost():
     with Pair([Column("image", "u8", (601,))], most=16, chunk=4, when_slow="skip") as pair:
-        pair.writer.readers.least = lambda: pair.writer.head
+        hold_nobody(pair)
         for _ in range(100):
             room = pair.sink.reserve(4)
             pair.sink.commit(room, 4)

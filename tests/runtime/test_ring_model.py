@@ -71,7 +71,7 @@ class Ring(RuleBasedStateMachine):
     def room_for(self, rows):
         least = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "wait"]
         lossy = [r.consumer.released for r in self.readers if r.consumer.active and r.when_slow == "skip"]
-        return least or lossy, self.writer.tail + rows - self.writer.readers.least() <= self.layout.capacity
+        return least or lossy, self.writer.at.tail + rows - self.writer.readers.least() <= self.layout.capacity
 
     @rule(rows=st.integers(1, 4), left_out=st.integers(0, 1))
     def write(self, rows, left_out):
@@ -97,6 +97,11 @@ class Ring(RuleBasedStateMachine):
     def write_more(self, times):
         for _ in range(times):
             self.write(4, 0)
+
+    @rule(native=st.booleans())
+    def write_otherwise(self, native):
+        """In Python or by the extension, which go on from the same counters."""
+        self.writer.quick = self.writer.readers.giver if native else None
 
     @rule()
     @precondition(lambda self: self.position > 0)
@@ -128,7 +133,7 @@ class Ring(RuleBasedStateMachine):
                 if found is not None:
                     assert found.row == target
                 else:
-                    assert target < self.writer.intact or target <= self.writer.legible
+                    assert target < self.writer.at.intact or target <= self.writer.at.legible
             elif where == "now":
                 found = self.writer.now()
                 assert found.row == len(self.rows)
@@ -161,7 +166,7 @@ class Ring(RuleBasedStateMachine):
             return
         reader = readers[which % len(readers)]
         end = self.ends[reader.ends] if reader.ends < len(self.ends) else None
-        if reader.reader.copies and reader.row < self.writer.intact:
+        if reader.reader.copies and reader.row < self.writer.at.intact:
             return self.passes(reader, n)
         there = (end if end is not None else len(self.rows)) - reader.row
         if there < n and end is None:
@@ -179,7 +184,7 @@ class Ring(RuleBasedStateMachine):
     def passes(self, reader, n):
         """A reader that was overtaken goes on where rows are whole, and stops at the end of its epoch."""
         end = self.ends[reader.ends] if reader.ends < len(self.ends) else None
-        whole = len(self.rows) - max(self.writer.intact, len(self.rows) - self.layout.capacity // 2)
+        whole = len(self.rows) - max(self.writer.at.intact, len(self.rows) - self.layout.capacity // 2)
         if end is None and whole < n:                     # it would wait
             return
         lost = reader.reader.lost
@@ -210,7 +215,7 @@ class Ring(RuleBasedStateMachine):
     def producer_sleeps(self, which):
         """It waits for room that the slowest reader has; that one's next step has to wake it."""
         readers = [r for r in self.active() if r.when_slow == "wait"]
-        if not readers or self.writer.tail + 6 - self.writer.readers.least() <= self.layout.capacity:
+        if not readers or self.writer.at.tail + 6 - self.writer.readers.least() <= self.layout.capacity:
             return
         slowest = min(readers, key=lambda r: r.consumer.released)
         if slowest.kept or sum(r.consumer.released == slowest.consumer.released for r in readers) > 1:
@@ -266,7 +271,7 @@ class Ring(RuleBasedStateMachine):
         assert self.writer.head == len(self.rows) and self.writer.ends == len(self.ends)
         for reader in self.active():
             if reader.when_slow == "wait":
-                assert reader.consumer.released >= self.writer.intact or reader.consumer.released == 0
+                assert reader.consumer.released >= self.writer.at.intact or reader.consumer.released == 0
 
     def teardown(self):
         for reader in self.readers:

@@ -30,7 +30,7 @@ def test_a_batch_of_several_pieces_has_no_gap_inside():
             if n <= reader.most:
                 pieces.append(n)
                 if len(pieces) == 2:                      # the first one is read, and the stream leaves us behind
-                    while server.writer.intact <= reader.position:
+                    while server.writer.at.intact <= reader.position:
                         next(loop)
                     rest.start()
             return whole(n)
