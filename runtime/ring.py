@@ -276,8 +276,10 @@ class Writer:
     def reserve(self, run: Run, rows: int) -> Reservation | None:
         with self.turn:
             while self.quick is not None and self.quick.wait(rows, run.stop_fd):
-                with self.lock:
-                    room: Reservation | None = None if run.stopped else self.quick.reserve(rows)
+                with self.lock:                           # somebody may have joined at an older row
+                    if run.stopped:
+                        return None
+                    room: Reservation | None = self.quick.reserve(rows)
                 if room is not None:
                     return room
 
@@ -292,7 +294,7 @@ class Writer:
                 if not self.wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.at.tail + rows - self._span(rows),
                                   self._wakes_at):
                     return None
-                with self.lock:                           # somebody may have joined at an older row
+                with self.lock:
                     if fits():
                         return self._reserved(rows)
 
