@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .layout import ENDS, HEAD, HEAP_WANTED, HOLDER, POSITION, RELEASED, ROOM_WANTED, RUN, SINCE, TAKEN, WAITED, WANTED
+from .objects import functions
 
 WAKE_ROOM, WAKE_HEAP = 1, 2            # bits of what `publish` returns
 TEXT = """
@@ -146,26 +147,16 @@ def _link() -> Atomics:
     `touch` adds a number, zero, that the compiler can't see to be zero: an addition of a constant zero would be
     turned into a load, and the page would stay shared.
     """
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2, reloc="pic")
     text = re.sub(r"(?<=i64 )[A-Z_]+(?=\n)", lambda name: str(OFFSETS[name[0]]), TEXT)
-    module = llvm.parse_assembly(text)
-    module.verify()
-    builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
-    for name in Atomics._fields[:-1]:
-        builder.export_symbol(f"pipec_{name}")
-    library = builder.link(llvm.create_lljit_compiler(), "pipec_atomics")
+    library, at = functions(text, [f"pipec_{name}" for name in Atomics._fields[:-1]])
     word, pointer = ctypes.c_int64, ctypes.c_void_p
 
     def quick(name: str, result: Any, *takes: Any) -> Any:
-        return ctypes.PYFUNCTYPE(result, *takes)(library[f"pipec_{name}"])
+        return ctypes.PYFUNCTYPE(result, *takes)(at[f"pipec_{name}"])
 
     return Atomics(
         quick("load", word, pointer), quick("store", None, pointer, word),
-        ctypes.CFUNCTYPE(None, pointer, word, word, ctypes.c_int8)(library["pipec_touch"]),
+        ctypes.CFUNCTYPE(None, pointer, word, word, ctypes.c_int8)(at["pipec_touch"]),
         quick("there", word, pointer, word, word), quick("publish", word, pointer, pointer, word, word, word),
         quick("took", None, pointer, word, word), quick("sleeps", None, pointer, word, word),
         quick("wakes", None, pointer, word), library)

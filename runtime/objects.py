@@ -22,9 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels import kept
+from . import elf
 from .plan import KernelText
 
 MAGIC = b"pipecobj1\n"
+TARGETS = "targets"    # the folder of what is known of machines
+CPU_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags",
+              "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features")
 LARGEST_OBJECT = 64 << 20
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -62,19 +66,78 @@ def llvm() -> Any:
 
 @functools.cache
 def target() -> Target:
+    made = _makers()
+    place = _place(made)
+    known = _known(place) if place is not None else None
+    if known is not None:
+        return Target(*known, made)
     binding = llvm()
+    found = Target(binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), made)
+    if place is not None:
+        _keep_known(place, (found.triple, found.cpu, found.features))
+    return found
+
+
+def _makers() -> str:
+    """Versions of the tools, found without importing them."""
     made = [f"python {sys.version_info[0]}.{sys.version_info[1]}"]
     compiler = Path(__file__).parent.parent / "compiler"
     makers = [compiler / name for name in ("instructions.py", "intrinsics.py", "through_numba.py", "native.py", "optimise.py")]
-    for tool in ("llvmlite", "numba"):   # their versions, found without importing numba
+    for tool in ("llvmlite", "numba"):
         spec = importlib.util.find_spec(tool)
         if spec is not None and spec.origin:
             makers.append(Path(spec.origin).with_name("_version.py"))
     for maker in makers:   # a change of what the names in a text mean makes other code
         with contextlib.suppress(OSError):
             made.append(hashlib.blake2b(maker.read_bytes(), digest_size=8).hexdigest())
-    features = binding.get_host_cpu_features().flatten()
-    return Target(binding.get_process_triple(), binding.get_host_cpu_name(), features, ", ".join(made))
+    return ", ".join(made)
+
+
+# What LLVM says of this machine is kept, since asking it takes as long as half the start of a process.
+
+
+def _place(made: str) -> Path | None:
+    """Where what LLVM says of this machine is kept; None where machines can't be told apart."""
+    cpu = _cpu()
+    name = hashlib.blake2b(f"{cpu}\0{made}".encode(), digest_size=16).hexdigest()
+    return Path(kept.folder()) / TARGETS / name if cpu else None
+
+
+def _cpu() -> str:
+    """The system, and what it says of its first CPU; "" where that tells nothing."""
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            first = (file.read(1 << 14) or b"").partition(b"\n\n")[0].decode("utf-8", "replace")
+    except OSError:
+        return ""
+    told = [line for line in first.split("\n") if line.partition(":")[0].strip() in CPU_FIELDS]
+    features = any(line.startswith(("flags", "Features")) for line in told)
+    return "\n".join((*os.uname()[2:], *told)) if features else ""
+
+
+def _known(place: Path) -> list[str] | None:
+    try:
+        content = place.read_bytes()
+        if not hmac.compare_digest(content[:32], _target_mac(place, content[32:])):
+            return None
+        known = content[32:].decode().split("\0")
+    except (OSError, UnicodeDecodeError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(place)
+    return known if len(known) == 3 else None
+
+
+def _keep_known(place: Path, known: Sequence[str]) -> None:
+    """Failing to costs time only."""
+    content = "\0".join(known).encode()
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _put(place, _target_mac(place, content) + content)
+
+
+def _target_mac(place: Path, content: bytes) -> bytes:
+    return hmac.new(user_key(), b"pipec target\0" + place.name.encode() + content, hashlib.sha256).digest()
 
 
 def key_of(text: str) -> str:
@@ -148,12 +211,16 @@ def _mac(key: str, code: bytes) -> bytes:
 
 def store(key: str, code: bytes) -> None:
     """Put an object into the cache. Whoever has stored some calls `caches.bound`."""
-    path = _path(key)
-    temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}")
+    _put(_path(key), MAGIC + _mac(key, code) + code)
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(MAGIC + _mac(key, code) + code)
+            file.write(content)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -199,13 +266,39 @@ _linked: dict[str, tuple[Any, Callable[..., None]]] = {}   # kept for the life o
 def link(key: str, code: bytes, symbol: str) -> Callable[..., None]:
     """The kernel in a verified object: `kernel(n, table, status, arena)`, all addresses, without the GIL."""
     if key not in _linked:
-        builder = llvm().JITLibraryBuilder()
-        builder.add_object_img(code)
-        builder.export_symbol(symbol)
-        builder.add_current_process()
-        library = builder.link(_jit(), key)
-        _linked[key] = (library, SIGNATURE(library[symbol]))
+        library, addresses = placed(key, code, (symbol,))
+        _linked[key] = (library, SIGNATURE(addresses[symbol]))
     return _linked[key][1]
+
+
+def placed(key: str, code: bytes, symbols: Sequence[str]) -> tuple[Any, dict[str, int]]:
+    """Where the functions of a verified object are, and what to keep as long as they are called. LLVM, which takes long to
+    load, places only what `elf` doesn't understand."""
+    with contextlib.suppress(elf.Unfit):
+        return None, elf.load(code, symbols)
+    builder = llvm().JITLibraryBuilder().add_object_img(code).add_current_process()
+    for symbol in symbols:
+        builder.export_symbol(symbol)
+    library = builder.link(_jit(), key)
+    return library, {symbol: library[symbol] for symbol in symbols}
+
+
+def functions(text: str, symbols: Sequence[str]) -> tuple[Any, dict[str, int]]:
+    """The same for LLVM code of our own, for this CPU. Compiled where the cache doesn't hold it, which costs time only."""
+    options = {"opt": 3, "reloc": "pic", "codemodel": "default"}
+    key = key_of(f"; {options}\n{text}")
+    code = None
+    with contextlib.suppress(OSError):
+        code = fetch(key)
+    if code is None:
+        binding, here = llvm(), target()
+        machine = binding.Target.from_triple(here.triple).create_target_machine(cpu=here.cpu, features=here.features, **options)
+        module = binding.parse_assembly(text)
+        module.verify()
+        code = bytes(machine.emit_object(module))
+        with contextlib.suppress(OSError):
+            store(key, code)
+    return placed(key, code, symbols)
 
 
 def load(texts: Sequence[KernelText]) -> dict[str, Callable[..., None]]:

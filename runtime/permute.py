@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .objects import functions
+
 ROUNDS = 10
 GROUP = 32   # positions: four vectors of AVX-512, whose multiplications don't wait for one another
 
@@ -128,16 +130,7 @@ def permute() -> Callable[..., None]:
 
 
 def _link() -> tuple[Callable[..., None], Any]:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic")
-    module = llvm.parse_assembly(_text())
-    module.verify()
-    builder = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module)).export_symbol("pipec_permute")
-    library = builder.link(llvm.create_lljit_compiler(), "pipec_permute")
+    library, at = functions(_text(), ("pipec_permute",))
     word, pointer = ctypes.c_int64, ctypes.c_void_p
-    call = ctypes.CFUNCTYPE(None, pointer, pointer, word, word, word, pointer)(library["pipec_permute"])
+    call = ctypes.CFUNCTYPE(None, pointer, pointer, word, word, word, pointer)(at["pipec_permute"])
     return call, library

@@ -33,7 +33,7 @@ import pipec
 if __name__ == "__main__":
     with pipec.open(sys.argv[1], as_="numpy", threads=1) as loader:
         total = sum(float(r.y.sum()) for r in loader)
-    print(total, [m for m in ("numba", "lark", "pipec.compiler") if m in sys.modules], flush=True)
+    print(total, [m for m in ("numba", "lark", "llvmlite", "pipec.compiler") if m in sys.modules], flush=True)
 """
 
 

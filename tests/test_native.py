@@ -1,6 +1,7 @@
 """The compile cache: nothing unverified is linked, several processes may build, a process that loads needs no numba."""
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import stat
@@ -36,6 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PIPEC_KEY", raising=False)
     monkeypatch.setattr(objects, "_linked", {})
+    objects.target.cache_clear()   # what it knows is kept in the folder, too
     return tmp_path / "cache"
 
 
@@ -118,14 +120,58 @@ from pipec.runtime.plan import KernelText
 run = objects.load([KernelText("one", sys.argv[1], "")])["one"]
 out, status, arena = np.zeros(1, "f4"), np.zeros(1, np.int64), np.zeros(4, np.int64)
 run(1, np.array([out.ctypes.data]).ctypes.data, status.ctypes.data, arena.ctypes.data)
-print(json.dumps([float(out[0]), "numba" in sys.modules, "lark" in sys.modules]))
+print(json.dumps([float(out[0]), *(name in sys.modules for name in ("numba", "lark", "llvmlite"))]))
 """
 
 
 def test_a_process_that_only_loads_needs_no_numba() -> None:
     (text,) = native.build([kernel(8.5)])
     done = subprocess.run([sys.executable, "-c", LOADER, text.text], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [8.5, False, False]
+    assert json.loads(done.stdout) == [8.5, False, False, False]
+
+
+def test_what_our_loader_refuses_llvm_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfit(code: bytes, names: Any) -> Any:
+        raise objects.elf.Unfit("here")
+
+    texts = native.build([kernel(9.25)])
+    monkeypatch.setattr(objects.elf, "load", unfit)
+    assert result(objects.load(texts)["one"]) == 9.25
+
+
+def test_what_is_known_of_a_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept for this CPU and these tools, under the user's key; whatever else lies there counts as nothing."""
+    objects.target.cache_clear()
+    first = objects.target()
+    (place,) = (cache / "targets").iterdir()
+    good, asked = place.read_bytes(), []
+    llvm = objects.llvm
+    monkeypatch.setattr(objects, "llvm", lambda: asked.append(1) or llvm())
+
+    def again() -> int:
+        objects.target.cache_clear()
+        asked.clear()
+        assert objects.target() == first
+        return len(asked)
+
+    assert again() == 0
+    for damaged in (b"", good[:31], good[:-1], good[:40] + bytes([good[40] ^ 1]) + good[41:]):
+        place.write_bytes(damaged)
+        assert again() == 1 and place.read_bytes() == good
+    monkeypatch.setattr(objects, "_cpu", lambda: "another")
+    assert again() == 1 and again() == 0
+    monkeypatch.setattr(objects, "_cpu", lambda: "")
+    assert again() == 1 and again() == 1
+    assert len(list((cache / "targets").iterdir())) == 2
+
+
+def test_functions_of_our_own_need_no_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "define i64 @next(i64 %a) {\n  %b = add i64 %a, 1\n  ret i64 %b\n}\n"
+    for where in ("/proc/nowhere", str(cache), str(cache)):
+        monkeypatch.setenv("PIPEC_CACHE", where)
+        _, at = objects.functions(text, ["next"])
+        assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(at["next"])(41) == 42
+    assert len(list(cache.glob("*.o"))) == 1
 
 
 BUILDER = """

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pipec
@@ -68,3 +70,26 @@ def test_none_for_threads(started, tmp_path):
         assert len(list(loader)) == 2
         assert 0 <= loader.stats()["wait_share"] <= 1
     assert not started
+
+
+OPENED = """
+import sys, pipec
+if __name__ == "__main__":
+    with pipec.open(sys.argv[1], as_="numpy", threads=2) as loader:
+        rows = sorted(int(a) for batch in loader for a in batch.a)
+        for process in ("self", loader._box.process.pid):
+            with open(f"/proc/{process}/maps") as maps:
+                loaded = maps.read()
+            print([name for name in ("llvmlite", "numba", "torch", "simplejpeg") if name in loaded])
+    print(rows)
+"""
+
+
+def test_neither_process_of_a_warm_start_loads_llvm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIPEC_CACHE", str(tmp_path / "cache"))
+    path = written(tmp_path)
+    path.write_text("seed 7\n" + path.read_text().replace("  batch", "  shuffle()\n  a = a * a + 1\n  batch"))
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", OPENED, str(path)], capture_output=True, text=True, timeout=240)
+    assert done.stdout.splitlines()[:2] == ["[]", "[]"], done.stderr
+    assert done.stdout.splitlines()[2] == "[1, 2, 5, 10]"
