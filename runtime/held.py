@@ -220,9 +220,10 @@ class Values:
         if slot.missing and held.mask is None:
             held.mask = np.zeros(frames.count, np.int64)
         for r in frames.alive():
-            if held.done is not None and not held.done[r]:
-                continue     # a call that this frame doesn't ask for
-            values = objects(held.objects[r])
+            value = held.objects[r]
+            if value is None and held.done is not None and not held.done[r]:   # a call that this frame doesn't ask for
+                value = np.full([d or 0 for d in slot.dims], None, object)
+            values = objects(value)
             if values.ndim != len(slot.dims):
                 said = f"{values.ndim} dimensions, not {len(slot.dims)}"
                 self._refuse(frames, int(r), 0, f"`{name.removeprefix('field.')}` has {said}")

@@ -22,6 +22,7 @@ class Numbered:
         self.numbers: dict[Any, int] = {None: 0}
         self.kept = 1
         self.bits = np.zeros(0, np.uint64)
+        self.every = self.bits               # those of the words between: kernels get its address
         self.order = np.zeros(0, np.int64)
         self.words: Words | None = None
 
@@ -95,7 +96,7 @@ class Numbered:
         return out
 
     def digests(self) -> NDArray[np.uint64]:
-        """For each number the `digest` of its value."""
+        """For each number the `digest` of its value; kept until the next call."""
         have = len(self.bits)
         if have < len(self.values):
             encoded = [b"" if v is None else v if isinstance(v, bytes) else v.encode("utf-8", "surrogatepass")
@@ -107,7 +108,8 @@ class Numbered:
             return self.bits
         bits: NDArray[np.uint64] = words.once(("digests", *self.values[: self.kept]),
                                               lambda: np.concatenate([self.bits[: self.kept], words.digests()]))
-        return bits if len(self.bits) == self.kept else np.concatenate([bits, self.bits[self.kept :]])
+        self.every = bits if len(self.bits) == self.kept else np.concatenate([bits, self.bits[self.kept :]])
+        return self.every
 
     def places(self) -> NDArray[np.int64]:
         """For each number the place of its value among all of them in order (texts by code points, bytes as they are)."""

@@ -5,6 +5,7 @@ Programs run compiled and interpreted. Operators are compared with what pandas a
 from __future__ import annotations
 
 import datetime
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from pipec.compiler.check import check
 from pipec.compiler.evaluate import evaluate
 from pipec.dsl.problems import PipeError
 from pipec.kernels.ops import OPERATORS, BadRecord
+from pipec.kernels.table import digest
+from pipec.kernels.words import Words
 from pipec.runtime.texts import Numbered
 from running import assert_compiled_is_interpreted, delivered
 
@@ -348,3 +351,16 @@ def test_tokens(tmp_path):
         starts = np.concatenate([np.ones((4, 1), bool), ends[:, :-1]], 1)
         last = np.maximum.accumulate(np.where(starts, np.arange(32), 0), 1)
         np.testing.assert_array_equal(batch["position"], np.arange(32) - last)
+
+
+def test_what_kernels_read_of_texts_is_kept():
+    """Kernels get addresses of it: of a block's words, and of texts that were made of them."""
+    pa = pytest.importorskip("pyarrow")
+    texts = Numbered()
+    texts.cells(["of the program"], 1)
+    texts.keep()
+    assert texts.attach(Words(pa.array(["Bern", "Oslo"])))
+    texts.cells(["bern", "oslo"], 2)
+    digests, places = weakref.ref(texts.digests()), weakref.ref(texts.places())
+    assert digests() is not None and places() is not None
+    assert digests().tolist() == [digest(t) for t in ("", "of the program", "Bern", "Oslo", "bern", "oslo")]
