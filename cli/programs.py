@@ -170,6 +170,7 @@ def fmt(arguments: argparse.Namespace) -> int:
 def dump(arguments: argparse.Namespace) -> int:
     from ..compiler.artifact import made_for_device, program_at
     from ..compiler.compile import lowered, pass_names, transformed
+    from ..compiler.deep import deep
     from ..compiler.graphtext import print_graph
 
     names = pass_names()
@@ -185,7 +186,7 @@ def dump(arguments: argparse.Namespace) -> int:
     if arguments.after == "check":
         print(print_graph(program.emit))
     elif arguments.after in names:
-        print(print_graph(transformed(program.emit, arguments.without, arguments.after, on_device=on_device)))
+        print(print_graph(deep(lambda: transformed(program.emit, arguments.without, arguments.after, on_device=on_device))))
     else:
         compiled = lowered(program, arguments.without, on_device=on_device)
         if arguments.after == "plan":

@@ -20,6 +20,7 @@ from ..runtime import plan as plans
 from ..runtime.artifact import Artifact, Manifest, Unusable
 from ..runtime.plan import Plan
 from ..runtime.settings import ParamError, fitted, set_params
+from .deep import deep
 from .graph import Node, ParamInfo, Program
 from .graphtext import parse_lines, print_lines
 from .graphtokens import GraphTextError
@@ -144,7 +145,7 @@ def program_of(artifact: Artifact, settings: Mapping[str, Any] | None = None) ->
         nodes = parse_lines(text)
         params = tuple(_param(p, found.path) for p in settled)
         program = Program(found.name, found.path, nodes[-1], found.seed, params, texts, _spans(artifact, nodes, texts))
-        return program, check_graph(program.emit, params, found.seed is not None)
+        return program, deep(lambda: check_graph(program.emit, params, found.seed is not None))
     except GraphTextError as error:
         raise NotAGraph(f"has a graph that can't be read ({str(error)[:200]})") from None
     except (IllTyped, ParamError) as error:

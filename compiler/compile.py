@@ -16,6 +16,7 @@ from ..runtime import plan as plans
 from ..runtime.inputs import reachable
 from ..runtime.plan import Column, Plan
 from .cut import BY, STARTS, Cut, Section, column_dims, cut, sections
+from .deep import deep
 from .graph import Node, Program, node, walk
 from .lines import Lines, placed
 from .loops import Kernel
@@ -89,7 +90,16 @@ class Compiled:
 def lowered(program: Program, without: Sequence[str] = (), untrusted: Checked | None = None,
             on_device: bool = False) -> Compiled:
     """The plan of a checked program. `untrusted`: its graph comes from anywhere, and this is what `retype` found.
-    `on_device`: it is for loaders that ask for a device."""
+    `on_device`: it is for loaders that ask for a device. Raises PipeError E0513 for what can't be compiled yet."""
+    try:
+        return deep(partial(_lowered, program, without, untrusted, on_device))
+    except RecursionError:
+        raise PipeError((Problem(
+            "E0513", "values of this program are computed through too many steps, each from the one before",
+            Span(program.path, 0, 0), notes=("a chain of some 600 lines is compiled",)),), dict(program.texts)) from None
+
+
+def _lowered(program: Program, without: Sequence[str], untrusted: Checked | None, on_device: bool) -> Compiled:
     from .graphtext import print_graph
     from .harden import checked, guarded
     from .mentioned import mentioned

@@ -6,9 +6,11 @@ Numba is imported only when there is something to compile.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..runtime import caches, objects
 from ..runtime.plan import KernelText
+from .deep import deep
 from .emit_numba import kernel_text
 from .inward import inward
 from .loops import Kernel
@@ -59,6 +61,10 @@ def object_code(kernel: Kernel, symbol: str) -> bytes:
 
 def build(kernels: Sequence[Kernel]) -> list[KernelText]:
     """Texts of the kernels; afterwards the cache holds an object for each."""
+    return deep(partial(_build, kernels))
+
+
+def _build(kernels: Sequence[Kernel]) -> list[KernelText]:
     texts, kernels = [], [inward(k) for k in kernels]
     for kernel in kernels:
         text = kernel_text(kernel)

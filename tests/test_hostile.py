@@ -210,6 +210,25 @@ def test_a_wav_that_lies_about_its_length(said):
     assert decode_audio.ref(wav([]), "refuse")[0].shape == (0, 1)
 
 
+# --- programs ---
+
+
+def test_a_chain_of_many_lines_is_compiled_or_refused(monkeypatch):
+    from pipec.compiler import deep
+    from pipec.compiler.check import check
+    from pipec.compiler.compile import lowered
+    from pipec.dsl.problems import PipeError
+
+    lines = "".join(f"  a{i} = [sin(a{i - 1}[i]) + {i}.5 for i]\n" for i in range(1, 90))
+    program = check("p.pipe", text='schema S\n  a0: f32[8]\n\npipeline p\n  from npz("x.npz") as S\n' + lines + "  emit a89\n")
+    limit = sys.getrecursionlimit()
+    assert len(lowered(program).kernels) == 1
+    monkeypatch.setattr(deep, "FRAMES", limit)
+    with pytest.raises(PipeError, match="too many steps") as failed:
+        lowered(program)
+    assert failed.value.problems[0].code == "E0513" and sys.getrecursionlimit() == limit
+
+
 # --- lmdb -------------------------------------------------------------------------------------------------------------
 
 
