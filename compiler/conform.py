@@ -180,10 +180,14 @@ def _wrong_dtype(
         fixes = [Fix(f"turn it into {dtype}", (_cast_edit(el, span, dtype),))]
     if t.dtype in INTS and dtype == "bool":
         fixes = [Fix("compare it", (Edit(span, f"{el.text(span)} != 0"),))]
+    notes = []
+    if t.dtype in FLOATS and dtype == "u8" and what:    # a conversion would make all pixels black
+        fixes, notes = [], ["pixels are u8, from 0 to 255: give them as they were decoded, before they are divided"]
     reasons = [Label(asked, f"{dtype} is asked for")] if asked is not None else []
     title = f"{what} is {dtype}" if what else f"{dtype} is asked for"
     this = described(scope, t.element) if t.weak else t.dtype
-    el.problem(scope, "E0201", f"{title}, and this is {this}", span, described(scope, t), reasons=reasons, fixes=fixes)
+    el.problem(scope, "E0201", f"{title}, and this is {this}", span, described(scope, t), reasons=reasons, notes=notes,
+               fixes=fixes)
 
 
 def unify(

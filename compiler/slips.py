@@ -21,14 +21,30 @@ RENAMED = {
     "int": "i64", "float": "f32", "double": "f64", "long": "i64", "half": "f16", "uint8": "u8", "int64": "i64", "int32": "i32",
     "float32": "f32", "float16": "f16", "str": "text",
     "randint": "integers", "rand": "uniform", "randperm": "permutation", "gauss": "normal", "cat": "concat",
-    "concatenate": "concat", "hflip": "mirror", "clip": "clamp", "nonzero": "indices", "isnan": "missing", "isnull": "missing",
+    "concatenate": "concat", "hflip": "mirror", "clip": "clamp", "nonzero": "indices", "isnan": "is_nan",
+    "isinf": "is_inf", "isna": "missing", "isnull": "missing", "random": "uniform",
+    "random_horizontal_flip": "random_flip", "horizontal_flip": "mirror", "vertical_flip": "upend", "vflip": "upend",
     "product": "prod", "amax": "max", "amin": "min", "average": "mean", "absolute": "abs", "fabs": "abs",
 }
 # Calls without a counterpart: what is written instead, as an edit made from the texts of the arguments.
 REWRITTEN = {
     "arange": "[i for i < {0}]", "range": "[i for i < {0}]", "zeros": "[0.0 for i < {0}]", "ones": "[1.0 for i < {0}]",
     "square": "({0}) ^ 2", "zeros_like": "0", "where": "(if {0} then {1} else {2})", "tensor": "{0}", "array": "{0}",
+    "linspace": "[{0} + ({1} - {0}) * i / ({2} - 1) for i < {2}]",
     "asarray": "{0}", "as_tensor": "{0}", "from_numpy": "{0}", "torch_tensor": "{0}",
+}
+# Functions without a counterpart, and what to do instead.
+_NAMED = "dimensions have names: `[x[i, j] for j, i]` turns two of them; `to_chw(img)` is the usual one for images"
+_SHAPE = "no function changes a shape: `[x[i // 4, i % 4] for i < 12]` says where each element comes from"
+_ORDER = "nothing is sorted within a record: do it where the data is made, or in an `extern fn`"
+INSTEAD = {
+    "stack": "tensors of one shape between brackets, `[a, b]`, are one with a dimension more in front",
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "moveaxis", "rearrange"), _NAMED),
+    **dict.fromkeys(("reshape", "view", "flatten", "ravel", "squeeze", "unsqueeze", "expand_dims"), _SHAPE),
+    **dict.fromkeys(("sort", "argsort", "sorted", "topk", "unique"), _ORDER),
+    "softmax": "a softmax is written `[exp(x[i]) / sum(exp(x[j]) for j) for i]`",
+    "matmul": "`[sum(a[i, k] * b[k, j] for k) for i, j]` multiplies matrices",
+    "to_tensor": "a loader gives tensors; `f32(to_chw(img)) / 255` is what torchvision's ToTensor makes of an image",
 }
 
 
@@ -108,6 +124,8 @@ def unknown_function(el: Elaborator, scope: Scope, e: tree.Call) -> Value:
     if scope.look_up(name) is not None:
         fixes = [Fix("index with brackets", (Edit(e.span, f"{name}[{', '.join(texts)}]"),))] if texts else []
         return el.fail(scope, "E0125", f"`{name}` is a value, not a function", e.fn_span, "can't be called", fixes=fixes)
+    if name in INSTEAD:
+        return el.fail(scope, "E0102", f"no function is called `{name}`", e.fn_span, "not found", notes=[INSTEAD[name]])
     near = similar(name, known)
     if near:
         return el.fail(scope, "E0102", f"no function is called `{name}`", e.fn_span, "not found",

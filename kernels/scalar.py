@@ -141,7 +141,8 @@ def _bits(x: Any, dtype: str) -> Any:
 
 def literal(value: Any, dtype: str) -> Any:
     """Numbers as a program writes them, as an array of `dtype`; f16 and bf16 through f32."""
-    return np.asarray(value, np.float32).astype(NUMPY[dtype]) if dtype in ("f16", "bf16") else np.asarray(value, NUMPY[dtype])
+    with np.errstate(over="ignore"):   # what is too large is infinite
+        return np.asarray(value, np.float32).astype(NUMPY[dtype]) if dtype in ("f16", "bf16") else np.asarray(value, NUMPY[dtype])
 
 
 class Arrays:

@@ -54,6 +54,9 @@ CASES = [
     ("a = qqqqq", "E0101", "qqqqq", False),
     ("a = flipp(image)", "E0102", "flipp", False),
     ("a = plian(image)", "E0102", "plian", True),
+    ("a = sort(image)", "E0102", "sort", False),
+    ("a = linspace(0, 1, 5)", "E0126", "linspace", True),
+    ("a = normalize(f32(image) / 255, MEAN, MEAN)", "E0201", "f32(image) / 255", False),
     ("a = sqrt", "E0125", "sqrt", False),
     ("a = label(3)", "E0125", "label", False),
     ("a = clamp(label, hi=3, low=0)", "E0121", "hi", True),
@@ -270,3 +273,11 @@ def test_nested_builds_are_looked_at_in_bounded_time() -> None:
     for i in range(12):
         deep = f"[{deep}[i{i}] for i{i}]"
     assert not problems(program(f"a = {deep}"))
+
+
+@pytest.mark.parametrize(("written", "said"), [
+    ("stack([image, image])", "between brackets"), ("permute(image, [1, 0])", "to_chw"),
+    ("reshape(image, [4])", "no function changes a shape"), ("sort(image)", "sorted")])
+def test_what_to_do_instead(written, said):
+    (problem,) = problems(program(f"a = {written}"))
+    assert problem.code == "E0102" and said in problem.notes[0] and not problem.fixes
