@@ -9,13 +9,11 @@ import argparse
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from . import image_peers
+from .limits import plain_c
 from .peers import PEERS, PREPARE
 from .report import Results, machine, summary, table
 
@@ -34,7 +32,6 @@ WORK = {
     "W5": "windows of 1,025 tokens in random order, batches of 64",
     "W6": "Parquet: gaps, logarithms, hashes, buckets, batches of 8,192", "W7": "WAV and FLAC → log-mel 80, padded batches of 32",
 }
-LIMITS = {"W1": ("full", "region"), "W1u8": (), "W2": (), "W3": ("full", "scaled"), "W3full": ("full", "region")}
 
 
 def main() -> None:
@@ -63,7 +60,7 @@ def main() -> None:
         PREPARE[workload]()
         commands = {n: command(workload, n, python, options) for n, python in chosen(workload, options).items()}
         if not options.no_limits:
-            commands |= limits(workload, options)
+            commands |= plain_c(workload, options.threads, options.seconds)
         found[workload] = interleaved(commands, options.rounds, options.seconds)
         if found[workload]:
             print(table(workload, found[workload], options.threads), flush=True)
@@ -100,23 +97,6 @@ def installed(python: str, names: list[str]) -> list[str]:
 
 def command(workload: str, name: str, python: str, options: argparse.Namespace) -> list[str]:
     return [python, "-m", "benchmarks.measure", workload, name, str(options.threads), str(options.seconds)]
-
-
-def limits(workload: str, options: argparse.Namespace) -> dict[str, list[str]]:
-    """The plain C programs of this workload, if a compiler and libjpeg-turbo are there."""
-    modes = LIMITS.get(workload, ())
-    if not modes:
-        return {}
-    folder = Path(tempfile.mkdtemp(prefix="pipec-limit-"))
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    built = folder / "limit"
-    source = str(ROOT / "benchmarks" / "limit.c")
-    flags = ["-O3", "-march=native", "-ffast-math", source, "-o", str(built), "-ljpeg", "-lm", "-lpthread"]
-    if compiler is None or subprocess.run([compiler, *flags], capture_output=True).returncode:
-        print("  plain C: left out, it needs a C compiler and libjpeg-turbo's headers")
-        return {}
-    (folder / "files").write_text("".join(f"{f}\n" for f in image_peers.files(workload)))
-    return {f"plain C, {m}": [str(built), str(folder / "files"), str(options.seconds), str(options.threads), m] for m in modes}
 
 
 def interleaved(commands: dict[str, list[str]], rounds: int, seconds: float) -> Results:

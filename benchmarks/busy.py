@@ -2,10 +2,14 @@
 
 Two trainers, both on one core: `launches` makes many small torch operations, as a loop that waits for a GPU's queue does;
 `python` is half that and half pure Python, which holds the interpreter's lock. The loader has the other cores' threads.
+
+What the machine itself takes from a trainer whose other cores are busy is measured in the same rounds: beside processes that
+only count, and beside the plain C program that decodes the same JPEGs and has nothing to do with the trainer.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -13,14 +17,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import data
+from .limits import plain_c
 
 ROOT = Path(__file__).parent.parent
 HERE = Path(__file__).parent
 KINDS = ("launches", "python")
+COUNTS = [sys.executable, "-c", "while True: pass"]
 
 
 def step_of(kind: str) -> Callable[[], None]:
@@ -101,19 +107,41 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(measured(kind, loads == "1", trains == "1", options.seconds, options.threads)), flush=True)
         os._exit(0)
     data.images()
+    beside: dict[str, list[list[str]]] = {"processes that only count": [COUNTS] * options.threads}
+    beside |= {name: [command] for name, command in plain_c("W1", options.threads, 3600.0).items() if "region" in name}
     for kind in KINDS:
-        found: dict[str, list[dict[str, float]]] = {"10": [], "01": [], "11": []}
-        for _ in range(options.rounds):
-            for which in found:
-                command = [sys.executable, "-m", "benchmarks", "busy", "--one", kind, *which, "--seconds", str(options.seconds),
-                           "--threads", str(options.threads)]
+        print(report(kind, options, beside), flush=True)
+
+
+def report(kind: str, options: argparse.Namespace, beside: dict[str, list[list[str]]]) -> str:
+    runs: dict[str, tuple[str, list[list[str]]]] = {"10": ("10", []), "01": ("01", []), "11": ("11", [])}
+    runs |= {name: ("01", commands) for name, commands in beside.items()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
+    for _ in range(options.rounds):
+        for name, (which, commands) in runs.items():
+            command = [sys.executable, "-m", "benchmarks", "busy", "--one", kind, *which, "--seconds", str(options.seconds),
+                       "--threads", str(options.threads)]
+            with running(commands):
                 done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-                found[which].append(json.loads(done.stdout.strip().splitlines()[-1]))
-        loader, trainer = _median(found["10"], "batches"), _median(found["01"], "steps")
-        loads, trains = _median(found["11"], "batches"), _median(found["11"], "steps")
-        print(f"{kind}: the loader keeps {loads / loader:.0%} of its {128 * loader:,.0f} images/s, the trainer "
-              f"{trains / trainer:.0%} of its {trainer:,.1f} steps/s "
-              f"(loader threads: {options.threads}, medians of {options.rounds})")
+            found[name].append(json.loads(done.stdout.strip().splitlines()[-1]))
+    loader, trainer = _median(found["10"], "batches"), _median(found["01"], "steps")
+    loads, trains = _median(found["11"], "batches"), _median(found["11"], "steps")
+    lines = [f"{kind}: the loader keeps {loads / loader:.0%} of its {128 * loader:,.0f} images/s, the trainer "
+             f"{trains / trainer:.0%} of its {trainer:,.1f} steps/s "
+             f"(loader threads: {options.threads}, medians of {options.rounds})"]
+    lines += [f"  the trainer beside {name}: {_median(found[name], 'steps') / trainer:.0%}" for name in beside]
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def running(commands: list[list[str]]) -> Iterator[None]:
+    others = [subprocess.Popen(c, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for c in commands]
+    try:
+        yield
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
 
 
 def _median(results: list[dict[str, float]], what: str) -> float:
