@@ -19,7 +19,7 @@ import numpy as np
 
 from . import jpeg
 from .imagefile import Header, article, bad, ends_early, jpeg_scans_complete, read_header, sniff
-from .ops import BadRecord, op
+from .ops import op
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -107,10 +107,8 @@ def _require_whole(data: bytes, header: Header) -> None:
     """A JPEG without its end marker is whole only if, the marker added, not one of its bits is missing."""
     if header.whole:
         return
-    try:
-        jpeg.whole_into(data + b"\xff\xd9", 1, None, True, "CMYK" if header.channels == 4 else "GRAY")
-    except BadRecord:
-        raise ends_early(header, data) from None
+    if not jpeg.decodes_strictly(data + b"\xff\xd9", "CMYK" if header.channels == 4 else "GRAY"):
+        raise ends_early(header, data)
     if header.progressive and not jpeg_scans_complete(data):
         raise ends_early(header, data)
 
@@ -204,7 +202,8 @@ def _stored_orientation(pixels: np.ndarray, header: Header) -> Any:
 def _stored_pixels(data: bytes, header: Header, channels: int, fill: bool, shrink: int) -> Any:
     """Pixels of the whole image as stored, before any turn, by way of Pillow."""
     if header.kind == "JPEG" and header.channels != 4:
-        pixels = jpeg.whole_into(data, channels, None).reshape(header.height, header.width, channels)
+        pixels = np.empty((header.height, header.width, channels), np.uint8)
+        jpeg.whole_to(data, header, 1, pixels)
     else:
         if header.kind == "JPEG":
             data = data if header.whole else data + b"\xff\xd9"
@@ -395,7 +394,9 @@ def _mask(data: Any, orient: bool, max_pixels: int, alloc: Callable[..., Any]) -
         _require_whole(data, header)
         if header.channels != 1:
             raise bad(f"a mask has one channel, and this JPEG has {header.channels}")
-        pixels = jpeg.whole_into(data, 1, None)[:, :, 0]
+        whole = np.empty((header.height, header.width, 1), np.uint8)
+        jpeg.whole_to(data, header, 1, whole)
+        pixels = whole[:, :, 0]
     else:
         pixels = _stored_orientation(_stored(data, header), header)
     return _placed(turned(pixels, header.orientation if orient else 1), alloc)

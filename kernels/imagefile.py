@@ -45,7 +45,8 @@ class Header:
     whole: bool = True
     progressive: bool = False
     most: int = 0  # pixels that may be decoded
-    scan: int = 0  # where a JPEG's first scan begins
+    scan: int = 0  # where a JPEG's first scan begins, after its marker
+    frame: int = 0  # where its frame header tells the size: bits, height, width, channels
 
 
 def bad(reason: str, label: str = "") -> BadRecord:
@@ -144,7 +145,7 @@ def _jpeg(data: bytes) -> Header:
         (length,) = struct.unpack_from(">H", data, at)
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
-            frame = (width, height, channels, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE))
+            frame = (width, height, channels, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE), at + 2)
         elif marker == 0xE1 and data[at + 2 : at + 8] == b"Exif\0\0":
             orientation = exif_orientation(data[at + 8 : at + length])
         elif marker == 0xDA:
@@ -152,11 +153,11 @@ def _jpeg(data: bytes) -> Header:
         at += max(length, 2)
     if frame is None:
         raise bad("this JPEG's header can't be read", "a scan comes before the frame")
-    width, height, channels, bits, progressive = frame
+    width, height, channels, bits, progressive, told = frame
     if progressive and data.count(b"\xff\xda", at) > MOST_SCANS:
         raise bad("this JPEG has too many scans", f"more than {MOST_SCANS}")
     whole = data.rfind(b"\xff\xd9", at) >= 0   # from the end, where it is in whole files
-    return Header("JPEG", width, height, channels, bits, orientation, whole, progressive, scan=at)
+    return Header("JPEG", width, height, channels, bits, orientation, whole, progressive, scan=at, frame=told)
 
 
 def one_scan(data: bytes, header: Header) -> bool:

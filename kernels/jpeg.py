@@ -1,9 +1,10 @@
 """Pixels of a JPEG, or of a window of it, from the decoders that this machine has; the same pixels from each.
 
 simplejpeg decodes whole images and is always there. The others decode only what a window needs: our C extension over
-libjpeg-turbo, libturbojpeg 3 of the system, nvImageCodec (an extra). Which of them decodes an image is a matter of cost. A
-provider is asked only for files of which it gives the very pixels of decode-then-crop, must compare well with simplejpeg
-on small images when it is loaded, and gives up where it meets any damage; the whole image is decoded then.
+libjpeg-turbo, libturbojpeg 3 of the system, nvImageCodec (an extra); where there is none of them, simplejpeg itself, told that
+the image is less tall (`jpegtop`). Which of them decodes an image is a matter of cost. A provider is asked only for files of
+which it gives the very pixels of decode-then-crop, must compare well with simplejpeg on small images when it is loaded, and
+gives up where it meets any damage; the whole image is decoded then.
 """
 from __future__ import annotations
 
@@ -51,12 +52,16 @@ class Provider:
     factor: float = 1.0     # of the work on pixels, against simplejpeg's
     fixed: float = 0.0      # nanoseconds for each image
     reads_on: bool = False  # the data below the window are read too
+    skimmed: float = 0.0    # nanoseconds for each byte that is looked at beforehand
+    whole_rows: bool = False  # pixels beside the window and above it are made too
 
     def cost(self, data: bytes, header: Header, shrink: int, window: Window) -> float:
         height = -(-header.height // shrink)
         read = 1.0 if self.reads_on else min(1.0, (window.top + window.rows + 16) / height)
         area = (window.rows + 16) * (window.columns + 16)
-        return self.fixed + PER_BYTE * len(data) * read + PER_PIXEL * self.factor * area
+        if self.whole_rows:
+            area = (window.top + window.rows + 16) * shrunk(header.width, shrink)
+        return self.fixed + (PER_BYTE * read + self.skimmed) * len(data) + PER_PIXEL * self.factor * area
 
 
 @dataclass(frozen=True)
@@ -74,22 +79,37 @@ def shrunk(size: int, shrink: int) -> int:
 # --- whole images ---------------------------------------------------------------------------------------------------
 
 
-def whole_into(data: bytes, channels: int, out: np.ndarray | None, strict: bool = False, space: str = "") -> Any:
-    """All pixels at full size, in `out` where that has their size. Raises BadRecord."""
-    try:
-        return simplejpeg.decode_jpeg(data, space or SPACES[channels], buffer=out, strict=strict)
-    except (ValueError, MemoryError, TypeError) as e:
-        raise bad("this JPEG can't be decoded", str(e)[:120]) from None
+def whole_to(data: bytes, header: Header, shrink: int, out: np.ndarray) -> None:
+    """All pixels at 1/shrink by the JPEG's own transform (a side becomes ceil(side / shrink)), which fill `out`, damaged data
+    as far as they go. Raises BadRecord."""
+    sides = {} if shrink == 1 else {
+        "min_height": shrunk(header.height, shrink), "min_width": shrunk(header.width, shrink), "min_factor": shrink}
+    end = out.reshape(-1)[-len(_UNTOUCHED[0]) :]
+    for mark in _UNTOUCHED:
+        end[:] = mark[-len(end) :]
+        try:
+            made = simplejpeg.decode_jpeg(data, SPACES[out.shape[2]], buffer=out, strict=False, **sides)
+        except (ValueError, MemoryError, TypeError) as e:
+            raise bad("this JPEG can't be decoded", str(e)[:120]) from None
+        if made.shape[:2] != out.shape[:2]:
+            raise bad("this JPEG can't be decoded", "its header tells two sizes")
+        if end.tobytes() != mark[-len(end) :].tobytes():
+            return
+    raise bad("this JPEG can't be decoded", "its data are damaged before the first pixel")
 
 
-def _whole_shrunk(data: bytes, header: Header, channels: int, shrink: int, out: np.ndarray | None) -> Any:
-    """The image at 1/shrink by the JPEG's own transform; a side becomes ceil(side / shrink)."""
+# What lies in the last pixels before they are decoded. An error after a warning isn't told by simplejpeg, which leaves its memory
+# as it was then: if not even the second of these has gone, nothing was decoded.
+_UNTOUCHED = (np.arange(7, 39, dtype=np.uint8) * 5, np.arange(7, 39, dtype=np.uint8) * 5 ^ 255)
+
+
+def decodes_strictly(data: bytes, space: str) -> bool:
+    """Is there nothing to be said against the data?"""
     try:
-        return simplejpeg.decode_jpeg(
-            data, SPACES[channels], min_height=shrunk(header.height, shrink), min_width=shrunk(header.width, shrink),
-            min_factor=shrink, buffer=out, strict=False)
-    except (ValueError, MemoryError, TypeError) as e:
-        raise bad("this JPEG can't be decoded", str(e)[:120]) from None
+        simplejpeg.decode_jpeg(data, space, strict=True)
+    except (ValueError, MemoryError, TypeError):
+        return False
+    return True
 
 
 class _Scratch(threading.local):
@@ -110,28 +130,26 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def scratch(rows: int, columns: int, channels: int) -> np.ndarray:
+    """Memory of this thread for a whole image, until the next one."""
+    return _scratch.take(rows * columns * channels).reshape(rows, columns, channels)
+
+
 # --- windows --------------------------------------------------------------------------------------------------------
 
 
 def decode_window(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> None:
     """Fill `out` u8[rows, columns, channels] with the window of the decoded image. Raises BadRecord."""
     height, width, channels = shrunk(header.height, shrink), shrunk(header.width, shrink), out.shape[2]
-    size = height * width * channels
     if window.rows == height and window.columns == width and out.flags.c_contiguous:
-        return _whole_to(data, header, channels, shrink, out)
+        return whole_to(data, header, shrink, out)
     if plain(header) and (provider := cheapest(data, header, shrink, window)) is not None \
             and provider.decode(data, header, shrink, window, out):
         return None
-    pixels = _scratch.take(size).reshape(height, width, channels)
-    _whole_to(data, header, channels, shrink, pixels)
+    pixels = scratch(height, width, channels)
+    whole_to(data, header, shrink, pixels)
     np.copyto(out, pixels[window.top : window.top + window.rows, window.left : window.left + window.columns])
     return None
-
-
-def _whole_to(data: bytes, header: Header, channels: int, shrink: int, out: np.ndarray) -> None:
-    made = whole_into(data, channels, out) if shrink == 1 else _whole_shrunk(data, header, channels, shrink, out)
-    if made.shape[:2] != out.shape[:2]:
-        raise bad("this JPEG can't be decoded", "its header tells two sizes")
 
 
 def plain(header: Header) -> bool:
@@ -158,8 +176,9 @@ def cheapest(data: bytes, header: Header, shrink: int, window: Window) -> Provid
 
 @cache
 def providers() -> tuple[Provider | Absent, ...]:
-    """Every provider of windows, loaded and compared, or why it can't be used."""
-    return tuple(_found(name, load) for name, load in _LOADERS.items())
+    """Every provider of windows, loaded and compared, or why it can't be used; where there is none, what simplejpeg can do."""
+    found = tuple(_found(name, load) for name, load in _LOADERS.items())
+    return found if any(isinstance(p, Provider) for p in found) else (*found, _top())
 
 
 @cache
@@ -187,7 +206,7 @@ def compared(provider: Provider) -> str:
         for shrink in SHRINKS:
             height, width = shrunk(83, shrink), shrunk(101, shrink)
             whole = np.empty((height, width, 3), np.uint8)
-            _whole_to(data, header, 3, shrink, whole)
+            whole_to(data, header, shrink, whole)
             for top, left in ((0, 0), (height // 3, width // 2), (height // 2, 1)):
                 window = Window(top, left, height - top - height // 4, width - left - width // 5)
                 out = np.zeros((window.rows, window.columns, 3), np.uint8)
@@ -221,6 +240,12 @@ def _turbojpeg() -> Provider | Absent:
 
 def _nvimgcodec() -> Provider | Absent:
     from .nvimgcodec import load
+
+    return load()
+
+
+def _top() -> Provider:
+    from .jpegtop import load
 
     return load()
 

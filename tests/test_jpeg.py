@@ -12,13 +12,13 @@ import pytest
 import simplejpeg
 from conftest import encoded, picture
 from PIL import Image
-from pipec.kernels import jpeg
+from pipec.kernels import jpeg, jpegtop
 from pipec.kernels.decode import decode_image, decode_region, image_size
 from pipec.kernels.imagefile import read_header
 from pipec.kernels.ops import BadRecord
 
 MOST = 100_000_000
-INSTALLED = [p for p in jpeg.providers() if isinstance(p, jpeg.Provider)]
+INSTALLED = list({p.name: p for p in (*jpeg.providers(), jpegtop.load()) if isinstance(p, jpeg.Provider)}.values())
 RNG = np.random.default_rng(8)
 
 
@@ -224,3 +224,29 @@ def test_memory_is_bounded_by_the_window():
     Image.fromarray(noisy(700, 900)).save(out, "JPEG")
     part = decode_region.cpu(np.empty, out.getvalue(), (650, 10, 20, 30), 3, True, "refuse", MOST, 1)
     assert part.shape == (20, 30, 3) and part.base is None
+
+
+def test_where_nothing_decodes_parts_simplejpeg_leaves_out_what_lies_below(monkeypatch):
+    monkeypatch.setattr(jpeg, "_LOADERS", {"none": lambda: jpeg.Absent("none", "it isn't there")})
+    absent, top = jpeg.providers.__wrapped__()
+    assert (absent.name, top.name) == ("none", jpegtop.NAME)
+    data, out = simplejpeg.encode_jpeg(noisy(300, 200), 90, "RGB", "420"), np.empty((20, 30, 3), np.uint8)
+    header, window = read_header(data), jpeg.Window(40, 50, 20, 30)
+    asked = []
+    monkeypatch.setattr(jpegtop, "whole_to", lambda told, shorter, *rest: asked.append((read_header(told), shorter)))
+    assert top.decode(data, header, 1, window, out) and asked[0][0].height == asked[0][1].height == 92
+    assert not top.decode(data, header, 1, jpeg.Window(240, 0, 40, 9), out)    # nothing to leave out
+    assert top.cost(data, header, 1, window) < jpeg.PER_BYTE * len(data) + jpeg.PER_PIXEL * 300 * 200
+    with jpeg.only(top):
+        assert jpeg.cheapest(data, header, 1, jpeg.Window(200, 0, 60, 200)) is None
+
+
+def test_a_file_that_nothing_can_be_decoded_of_is_bad():
+    """After a warning simplejpeg says nothing of the error that ends its work: what its memory held before isn't the image."""
+    data = bytearray(good()["progressive"])
+    scans = [k for k in range(len(data) - 1) if data[k : k + 2] == b"\xff\xda"]
+    data[scans[1] - 60 : scans[1] - 58] = b"\xff\x35"                     # a warning: bytes that belong to no marker
+    data[-2:] = b"\xff\xc4\x00\x05\x00\x01\x02\xff\xd9"                 # and a table that is too short
+    for shrink in (1, 8):
+        assert outcome(decode_image.ref, bytes(data), 3, True, "refuse", MOST, shrink) == "E0801"
+        assert outcome(decode_region.cpu, np.empty, bytes(data), (3, 1, 4, 3), 3, True, "refuse", MOST, shrink) == "E0801"
