@@ -16,13 +16,14 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..kernels import kept
 from . import elf
+from .errors import SettingError
 from .plan import KernelText
 
 MAGIC = b"pipecobj1\n"
@@ -33,12 +34,13 @@ LARGEST_OBJECT = 64 << 20
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Missing(Exception):
+class Missing(SettingError):
     """The cache holds no object of this user and this CPU for `names`: they must be compiled."""
 
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
-        super().__init__("not compiled for this machine: " + ", ".join(self.names))
+        super().__init__(f"the machine code of {', '.join(self.names)} isn't in the cache `{kept.folder()}` any more: was it "
+                         "emptied just now, start again")
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,26 @@ def symbol_of(text: str) -> str:
 def folder() -> Path:
     """The cache folder, made where it doesn't exist, closed to others."""
     path = Path(kept.folder())
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _told():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say of a cache that can't be written what it is, and how to have another."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; machine code is kept there, and PIPEC_CACHE=FOLDER names another place",
+                      kept.folder()) from None
+
+
+def own(name: str) -> str:
+    """A name in the cache for what is signed: who has another key has other files, and nobody writes over another's."""
+    if not os.environ.get("PIPEC_KEY"):
+        return name
+    return f"{name}-{hashlib.blake2b(user_key(), digest_size=4, person=b'pipec name').hexdigest()}"
 
 
 def user_key() -> bytes:
@@ -169,7 +189,8 @@ def user_key() -> bytes:
     for _ in range(2):
         with contextlib.suppress(FileNotFoundError):
             return _read_key(path)
-        _make_key(path)
+        with _told():
+            _make_key(path)
     return _read_key(path)
 
 
@@ -198,7 +219,7 @@ def _make_key(path: Path) -> None:
 def _path(key: str) -> Path:
     if len(key) != 40 or not all(c in "0123456789abcdef" for c in key):
         raise ValueError("not a key of the compile cache")
-    return folder() / f"{key}.o"
+    return folder() / f"{own(key)}.o"
 
 
 def _mac(key: str, code: bytes) -> bytes:
@@ -211,7 +232,9 @@ def _mac(key: str, code: bytes) -> bytes:
 
 def store(key: str, code: bytes) -> None:
     """Put an object into the cache. Whoever has stored some calls `caches.bound`."""
-    _put(_path(key), MAGIC + _mac(key, code) + code)
+    path, content = _path(key), MAGIC + _mac(key, code) + code
+    with _told():
+        _put(path, content)
 
 
 def _put(path: Path, content: bytes) -> None:

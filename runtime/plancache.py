@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from . import caches
-from .objects import folder, holds, target, user_key
+from .objects import folder, holds, own, target, user_key
 from .plan import Plan
 
 LARGEST = 64 << 20
@@ -65,7 +65,7 @@ def _made(identity: str, for_device: bool) -> Path:
 
 def _place(told: str) -> Path:
     name = hashlib.blake2b(version() + target().tag() + told.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
-    return folder() / "plans" / name
+    return folder() / "plans" / own(name)
 
 
 def content_hash(path: str) -> str:

@@ -127,6 +127,44 @@ def test_tables_that_a_program_reads_are_part_of_it(tmp_path: Path) -> None:
     assert plan_for(str(source)).fingerprint == first.fingerprint
 
 
+def test_a_cache_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A good one is read all the same; where something must be compiled, the message says what the folder is for."""
+    source = program(tmp_path)
+    assert main(["run", str(source), "--plain"]) == 0
+    put = objects._put
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(objects, "_put", full)
+    assert main(["run", str(source), "--plain"]) == 0
+    capsys.readouterr()
+    other = program(tmp_path, 5)
+    assert main(["run", str(other), "--plain"]) == 1
+    said = capsys.readouterr().err
+    assert "No space left on device; machine code is kept there, and PIPEC_CACHE=FOLDER names another place" in said
+    monkeypatch.setattr(objects, "_put", put)
+    for place, why in (("/dev/null/cache", "Not a directory"), ("/proc/cache", "No such file or directory")):
+        monkeypatch.setenv("PIPEC_CACHE", place)
+        assert main(["run", str(other), "--plain"]) == 1
+        assert f"`{place}`: {why}; machine code" in capsys.readouterr().err
+
+
+def test_two_keys_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes over what another key has signed: each finds its own again."""
+    from pipec.compiler.compile import plan_for
+
+    path = str(program(tmp_path))
+    (kernel,) = plan_for(path).kernels
+    monkeypatch.setenv("PIPEC_KEY", "a team's")
+    assert known(path) is None
+    plan_for(path)
+    assert known(path) is not None
+    monkeypatch.delenv("PIPEC_KEY")
+    assert known(path) is not None and objects.holds(kernel.key)
+
+
 def fill(cache: Path, sizes: dict[str, int], age: float) -> None:
     for name, size in sizes.items():
         (cache / name).parent.mkdir(parents=True, exist_ok=True)
