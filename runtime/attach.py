@@ -170,18 +170,25 @@ class RowReader:
 
     def _taken(self, n: int) -> tuple[dict[str, Any], Any, tuple[int, int]] | None:
         """Fields, lease and point of the next n rows where all is as usual, by the extension; None: it isn't."""
-        if self.taker is None or not self.exact or n > self.most:
+        if not self._plans(n):
             return None
         assert self.even is not None
-        if self.planned != (n, self.only):
-            self.planned = (n, self.only)
-            self.taker.plan(n, self.even.native(n, self.only, self.leases.windows[0]))
         made: tuple[dict[str, Any], Any, tuple[int, int]] | None = self.taker.take(self.position, self.run, self.ends, self.rows)
         if made is not None:
             self.rows += n
             self.position += n
             self.bytes += n * self.even.row_bytes
         return made
+
+    def _plans(self, n: int) -> bool:
+        """Have the extension ready for batches of n rows; False where it can't take them."""
+        if self.taker is None or not self.exact or n > self.most:
+            return False
+        assert self.even is not None
+        if self.planned != (n, self.only):
+            self.planned = (n, self.only)
+            self.taker.plan(n, self.even.native(n, self.only, self.leases.windows[0]))
+        return True
 
     def straight(self, n: int, columns: Names, whole: bool) -> Iterator[tuple[Sequence[Any], Progress]]:
         """Batches of n rows as they lie there: the arrays of these columns.
@@ -191,9 +198,14 @@ class RowReader:
         """
         self.only = tuple({*columns, "_id"})
         pick, progress = itemgetter(*columns, "_id"), partial(tuple.__new__, Progress)   # neither is a frame of Python
-        while True:
-            count, made = n, self._taken(n)
-            if made is None:
+        native, size = self._plans(n), n * self.even.row_bytes if self.even is not None else 0
+        while True:                                       # what `_taken` does stands here once more: a frame less
+            count, made = n, self.taker.take(self.position, self.run, self.ends, self.rows) if native else None
+            if made is not None:
+                self.rows += n
+                self.position += n
+                self.bytes += size
+            else:
                 rows = self._here(n)
                 if rows is None:
                     return

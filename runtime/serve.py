@@ -6,6 +6,7 @@ It imports neither the compiler nor numba, lark or torch, and leaves when its co
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -94,6 +95,7 @@ class Producer:
         seal(ring)
         self.writer.join(Consumer(control, data))
         self.channel.send(Ready(request.layout, length_of(self.engine)), (ring, data, room, heap))
+        gc.freeze()                                       # what is there stays: the collector needn't go through it again
 
     def _close(self) -> None:
         close = getattr(self.engine, "close", None)

@@ -6,6 +6,7 @@ nor numba, lark or torch.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import selectors
@@ -111,6 +112,7 @@ class Server:
     # -- life
 
     def serve(self) -> None:
+        gc.freeze()                                       # what is there stays: the collector needn't go through it again
         try:
             while not self._over():
                 for key, _ in self.selector.select(self._until()):
