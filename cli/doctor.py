@@ -167,7 +167,7 @@ def _ring() -> Iterator[tuple[str, str]]:
     else:
         yield BAD, "memory can't be mapped twice here"
     if extension.handover() is None:
-        yield _not_built("_handover", "Python takes batches without it")
+        yield _not_built("_handover", "Python writes and takes batches without it")
     try:
         with open("/proc/self/pagemap", "rb") as file:
             file.read(8)

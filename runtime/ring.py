@@ -288,7 +288,7 @@ class Writer:
                 span = self._span(rows)
                 known = self.readers.known()
                 sure = known is not None and self.at.tail + rows - known <= span
-                return sure or self.at.tail + rows - self.readers.least() <= span
+                return sure or bool(self.at.tail + rows - self.readers.least() <= span)
 
             while True:
                 if not self.wait(run, self.room_fd, ROOM_WANTED, fits, lambda: self.at.tail + rows - self._span(rows),
