@@ -12,14 +12,16 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import fetch
 from .cached import Cache, Pinned
 from .ops import BadRecord
 from .sources import SourceError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # takes long to load, and most files are near
 
 BLOCK = 1 << 20
 RUN = 8            # blocks that one request asks for at most
@@ -215,6 +217,8 @@ class Remote:
                 runs.append([b])
         sent = []
         for run in runs:
+            from concurrent.futures import Future
+
             future: Future[dict[int, bytes]] = Future()
             self.flying.update(dict.fromkeys(run, future))
             self.ours.pool.submit(partial(self._fetched, run), future)

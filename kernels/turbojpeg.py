@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes.util import find_library
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from .imagefile import Header, one_scan
 from .jpeg import Absent, Provider, Window
 
 NAME = "libturbojpeg 3"
+SYSTEM = "libturbojpeg.so.0"   # of versions 2 and 3
 # turbojpeg.h
 _DECOMPRESS = 1
 _STOP_ON_WARNING, _SUBSAMPLING, _WIDTH, _HEIGHT, _PRECISION, _SPACE, _PROGRESSIVE, _ARITHMETIC = 0, 4, 5, 6, 7, 8, 12, 14
@@ -55,19 +55,22 @@ class _Handles(threading.local):
 
 def load() -> Provider | Absent:
     """The system's library, or the one that the environment variable PIPEC_TURBOJPEG names."""
-    path = os.environ.get("PIPEC_TURBOJPEG") or find_library("turbojpeg")
-    if not path:
+    path = os.environ.get("PIPEC_TURBOJPEG")
+    try:
+        library = ctypes.CDLL(path or SYSTEM)
+    except OSError:
+        if path:
+            raise
         return Absent(NAME, "the system has no libturbojpeg (conda, Fedora and Homebrew have version 3)")
-    library = ctypes.CDLL(path)
     if not hasattr(library, "tj3SetCroppingRegion"):
-        return Absent(NAME, f"{path} is older than version 3")
+        return Absent(NAME, f"{path or SYSTEM} is older than version 3")
     _declare(library)
     handles = _Handles(library)
 
     def decode(data: bytes, header: Header, shrink: int, window: Window, out: np.ndarray) -> bool:
         return _decode(handles, data, header, shrink, window, out)
 
-    return Provider(NAME, path, decode, fixed=60_000.0, reads_on=True)
+    return Provider(NAME, path or SYSTEM, decode, fixed=60_000.0, reads_on=True)
 
 
 def _declare(library: ctypes.CDLL) -> None:

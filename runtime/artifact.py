@@ -26,12 +26,13 @@ import msgspec
 from .. import __version__
 from . import caches, objects
 from .errors import DataError
+from .opening import SUFFIX as SUFFIX
+from .opening import is_artifact as is_artifact
 from .plan import KernelText, Param, Plan
 from .plancache import content_hash
 from .settings import settled
 
 FORMAT, SCHEMA = "pipec artifact", 1
-SUFFIX = ".pipec"
 MANIFEST, SEAL, GRAPH, PLACES, PLAN = "manifest.json", "seal", "graph.txt", "places.json", "plan.msgpack"
 MOST_MEMBERS = 4096
 LARGEST_FILE = 1 << 30
@@ -170,19 +171,6 @@ def machine() -> str:
 
 
 # --- the zip --------------------------------------------------------------------------------------
-
-
-def is_artifact(path: str) -> bool:
-    """By name, or by the first bytes of a zip."""
-    if path.endswith(SUFFIX):
-        return True
-    if not os.path.isfile(path):   # of a pipe, what is read is gone
-        return False
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError:
-        return False
 
 
 def _opened(path: str) -> zipfile.ZipFile:

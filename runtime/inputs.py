@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .execute import Kernel
-from .feed import Feed, Input
-from .numbers import Numbers
 from .plan import Plan, Require, Segment
-from .several import Mixed, Zipped
-from .source import FromSource
-from .windows import Windows
+
+if TYPE_CHECKING:
+    from .execute import Kernel
+    from .feed import Feed, Input
 
 
 def reachable(segments: Sequence[Segment]) -> int:
@@ -42,20 +40,27 @@ def keeps_all(segment: Segment) -> bool:
 def feed_of(plan: Plan, segments: Sequence[Segment], kernels: Mapping[str, Kernel], allow_extern: bool = False,
             params: Mapping[str, Any] | None = None) -> Feed:
     """The feed of segments that are all `reachable`. Opens sources; raises DataError where one can't be read."""
+    from .feed import Feed  # here, since who only asks which segments these are loads none of this
+
     feed: Feed | None = None
     for segment in segments:
         start = segment.start
         branches = [feed_of(plan, b, kernels, allow_extern, params) for b in start.inputs]
         source: Input
         match start.kind:
-            case "mix":
-                source = Mixed(plan, start, branches)
-            case "zip":
-                source = Zipped(start, branches)
+            case "mix" | "zip":
+                from .several import Mixed, Zipped
+
+                source = Mixed(plan, start, branches) if start.kind == "mix" else Zipped(start, branches)
             case "window":
+                from .numbers import Numbers
+                from .windows import Windows
+
                 assert feed is not None
                 source = Windows(feed, start, Numbers(start, kernels, params or {}))
             case _:
+                from .source import FromSource
+
                 source = FromSource(start)
         feed = Feed(plan, segment, source, kernels, allow_extern, params)
     assert feed is not None

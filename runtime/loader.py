@@ -19,7 +19,7 @@ import warnings
 import weakref
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,8 +36,10 @@ from .plan import Plan
 from .progress import Progress
 from .ranks import RankSpec
 from .session import Session
-from .sharing import Shared
 from .spawned import Spawned
+
+if TYPE_CHECKING:
+    from .sharing import Shared  # half a server, which a producer of one's own doesn't need
 
 ENGINE = "pipec.runtime.engine:Engine"
 HEAVY = 1 << 20                        # an engine reserves up to about this many bytes at once
@@ -276,7 +278,7 @@ class Loader:
         """The next iteration is this epoch, from its start; or from a state loaded before for the same epoch."""
         if epoch < 0:
             raise ValueError("epochs count from 0")
-        if isinstance(self._box, Shared):
+        if not isinstance(self._box, Session):
             self._box_epoch(epoch)
             return
         if not self._loaded or epoch != self._epoch:
@@ -300,7 +302,7 @@ class Loader:
         Waits until it has. None for a producer of our own.
         """
         self._usable()
-        if not isinstance(self._box, Shared):
+        if isinstance(self._box, Session):
             return None
         epoch, position, _ = self._box.first()
         return {"epoch": epoch, "position": position, "unseen": position}

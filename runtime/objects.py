@@ -72,7 +72,7 @@ def target() -> Target:
     place = _place(made)
     known = _known(place) if place is not None else None
     if known is not None:
-        return Target(*known, made)
+        return Target(known[0], known[1], known[2], made)
     binding = llvm()
     found = Target(binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), made)
     if place is not None:

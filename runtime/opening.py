@@ -4,12 +4,16 @@ The producer's process starts first, so that both processes load what they need 
 """
 from __future__ import annotations
 
+import builtins
+import gc
 import importlib
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .spawned import producer  # nothing else of ours before it is started: importing takes both processes long
+
+SUFFIX = ".pipec"   # of artifacts
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -37,6 +41,8 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise ValueError(f"threads={threads!r}: a whole number from 1 on; without it there is one for each core")
     spawned = producer() if workers == "process" and not share else None
+    collects = gc.isenabled()
+    gc.disable()   # most of what is made here stays: looking for garbage among it is time lost
     try:
         from .externs import refuse_externs
         from .ranks import rank_spec
@@ -59,11 +65,25 @@ def open(path: str | os.PathLike[str], *, threads: int | None = None, as_: str =
         if spawned is not None:
             spawned.close()
         raise
+    finally:
+        if collects:
+            gc.enable()
 
 
 def wants_device(as_: str, device: Any) -> bool:
     """Do the lines below `share()` run on a GPU?"""
     return as_ == "cupy" or device not in (None, "cpu")
+
+
+def is_artifact(path: str) -> bool:
+    """By name, or by the first bytes of a zip."""
+    if path.endswith(SUFFIX):
+        return True
+    try:
+        with builtins.open(path, "rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
 
 
 def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, on_device: bool = False,
@@ -73,10 +93,12 @@ def plan_of(path: str, params: Mapping[str, Any], run: str | None, trust: bool, 
     `on_device`: CUDA texts are needed, which an artifact's graph is compiled for. `for_device`: the ring is cut for devices,
     since all who read it, or most, are on some; an artifact that was compiled so is cut so in any case.
     """
-    from . import artifact, plancache
+    from . import plancache
 
-    if artifact.is_artifact(path):
-        return artifact.plan_of(path, params, run, trust, on_device, for_device)
+    if is_artifact(path):
+        from .artifact import plan_of
+
+        return plan_of(path, params, run, trust, on_device, for_device)
     kept = plancache.find(path, params, run, for_device)
     if kept is not None:
         return kept

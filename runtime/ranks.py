@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dsl.problems import PipeError, Problem, Span
 from .inputs import keeps_all
 from .plan import Plan, Require
 
 if TYPE_CHECKING:
+    from ..dsl.problems import PipeError  # loaded where there is something to say
     from .below import Below
 
 ENDS = ("drop", "pad", "uneven")
@@ -271,6 +271,8 @@ def deal(plan: Plan, below: Below, spec: RankSpec) -> Deal:
 
 
 def _unequal(plan: Plan, end: str) -> PipeError:
+    from ..dsl.problems import PipeError, Problem, Span
+
     span = plan.below[0].start.options.get("span")
     return PipeError((Problem(
         "E0840", f'`share(end="{end}")` gives all ranks equally many batches, and a line below decides how many there are',
@@ -285,12 +287,14 @@ def _unequal(plan: Plan, end: str) -> PipeError:
 def check_own(plan: Plan, weighs: bool = False) -> None:
     """Raise PipeError E0841 where a producer can't be told to make only one rank's records: some are left out, or are
     made of several, so that their numbers aren't known before they are made; or where ranks return values (`weighs`)."""
+    if not weighs and len(plan.above) == 1 and keeps_all(plan.above[0]):
+        return
+    from ..dsl.problems import PipeError, Problem, Span
+
     if weighs:
         raise PipeError((Problem(
             "E0841", "the values that ranks return for `weight` have to reach one producer, so they can't have their own",
             Span(plan.path, 0, 0), notes=("`share=True`, or `pipec serve` and `pipec.attach`",)),), dict(plan.texts))
-    if len(plan.above) == 1 and keeps_all(plan.above[0]):
-        return
     raise PipeError((Problem(
         "E0841", "which records are whose isn't known before they are made, so ranks can't have producers of their own",
         Span(plan.path, 0, 0), notes=(

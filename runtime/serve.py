@@ -281,6 +281,8 @@ def main(fd: int) -> int:
     if os.getppid() != pid:                                 # it has ended, and its number may be another's
         return 0
     _get_ready()
+    gc.freeze()
+    gc.enable()
     try:
         Producer(Channel(sock), parent).serve()
     finally:

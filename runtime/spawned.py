@@ -20,7 +20,8 @@ def code(main: str, paths: int) -> str:
 
 
 # The producer finds modules where this process does, and puts no folder of its own in front.
-PRODUCER = code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
+# What modules are made of stays, so looking for garbage among it is time lost: `serve` begins with that when all are loaded.
+PRODUCER = "import gc; gc.disable(); " + code("pipec.runtime.serve: main(int(sys.argv[1]))", 2)
 
 
 class Spawned:

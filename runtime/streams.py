@@ -8,10 +8,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +26,9 @@ from .order import child_ids
 from .plan import Plan, Segment, Start
 from .schedule import chosen
 from .segments import Later, Takes
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor  # takes long to load; rows in place don't need it
 
 DRAWN = 1024      # choices of a mix drawn at once
 BYTES = 1 << 22   # that one task writes, about; less where the ring has no room for it
@@ -52,13 +54,17 @@ class Threads:
 
     def __init__(self, count: int):
         self.count = max(1, count)
-        self.pool = ThreadPoolExecutor(self.count, thread_name_prefix="pipec")
+        self.pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
 
     def in_order(self, tasks: Iterator[tuple[Any, Callable[[], Chunk]]]) -> Iterator[tuple[Any, Chunk]]:
         """Results in the order of the tasks; tasks are drawn by a thread of their own, a few ahead."""
+        from concurrent.futures import ThreadPoolExecutor, wait
+
+        pool = self.pool = self.pool or ThreadPoolExecutor(self.count, thread_name_prefix="pipec")
         ahead: queue.Queue[tuple[Any, Future[Chunk]] | BaseException | None] = queue.Queue(2 * self.count)
         stop = threading.Event()
 
@@ -74,7 +80,7 @@ class Threads:
         def dispatch() -> None:
             try:
                 for tag, work in tasks:
-                    if stop.is_set() or not put((tag, self.pool.submit(work))):
+                    if stop.is_set() or not put((tag, pool.submit(work))):
                         return
                 put(None)
             except BaseException as error:  # handed to the thread that waits for results
