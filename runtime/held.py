@@ -255,7 +255,8 @@ class Values:
             values = self.texts.array(cells.reshape([int(d or 0) for d in slot.dims]))
             return Held(at=np.array([address_of(cells)]), keep=[cells], objects=[values])
         half = slot.dtype in ("f16", "bf16")   # through f32, as the language does
-        array = np.array(slot.value, np.float32 if half else DTYPES[slot.dtype]).astype(DTYPES[slot.dtype])
+        with np.errstate(over="ignore"):    # a param of f16 may be infinite
+            array = np.array(slot.value, np.float32 if half else DTYPES[slot.dtype]).astype(DTYPES[slot.dtype])
         return Held(at=np.array([address_of(array)]), keep=[array])
 
     def _make_room(self, frames: Frames, name: str) -> None:
