@@ -294,6 +294,14 @@ class Stages:
         return frame if given.failed else replace(frame, stream=self._node(frame, call))
 
     def _skip_bad(self, frame: Frame, call: tree.Call, given: Given) -> Frame:
+        start = frame.stream
+        while start.op not in ("source", "mix", "zip"):
+            start = start.args[0]
+        if start.op != "source" and not given.failed:
+            self.context.report(Problem("E0505", f"below `from {start.op}` records are of several sources", call.span,
+                                        "counts those of one", (), (
+                f"write `skip_bad` right after the `from` of each pipeline that `{start.op}` brings together",)))
+            return frame
         return frame if given.failed else replace(
             frame, stream=self._node(frame, call, at_most=float(given.values["at_most"])))
 

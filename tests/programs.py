@@ -80,7 +80,8 @@ def sources(w: Writer) -> Source:
         case 10:
             until = w.pick(('"first"', '"all"', "25"))
             weights = w.pick((", weights=[0.7, 0.3]", ""))
-            below = w.pick((("shuffle()",), ("where few < 2",), ("shuffle(chunk=4, mix=2)", "where flag"), ()))
+            below = w.pick((("shuffle()",), ("where few < 2",), ("shuffle(chunk=4, mix=2)", "where flag"), (),
+                            ("skip_bad(at_most=0.9)", "shuffle()", "check(n % 5 != 0)")))
             return Source(f"mix(left, right{weights}, until={until})", file, table, (
                 "pipeline left", f"  from {file} as Row", "", "pipeline right", f"  from {file} as Row",
                 *(f"  {line}" for line in below), ""))
@@ -105,7 +106,7 @@ def programs(draw: Callable, lines: int = 6, depth: int = 3) -> str:
     for _ in range(w.number(1, lines)):
         _line(w, body, depth)
     _order(w, body, source)
-    if w.chance(8):
+    if not source.pipelines and w.chance(8):
         body = ["skip_bad(at_most=1.0)", *body, f"check({w.truth(1)})"]
     w.epochs = False      # a size may depend on it only with a bound
     _stages(w, body, depth)
@@ -174,8 +175,7 @@ def _text(source: Source, declared: list[str], body: list[str]) -> str:
     columns = [f"  {name}: {text}" for name, (text, _) in source.columns.items() if name in held]
     if source.pipelines:
         given = [f"{name}: {text} = {source.given}{name}" for name, (text, _) in source.columns.items() if name in needed]
-        bad = body[:1] if body[0].startswith("skip_bad") else []
-        body = [*bad, *given, *body[len(bad):]]
+        body = given + body
     return "\n".join(["seed 11", "", "schema Row", *columns, "", *declared, *source.pipelines, "pipeline p",
                       f"  from {source.line}", *(f"  {line}" for line in body), ""])
 
