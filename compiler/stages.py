@@ -89,6 +89,7 @@ from .frames import (
     varies,
 )
 from .graph import Node, node, number, walk
+from .headers import by_header
 from .names import whole_lines
 from .promote import as_dim
 from .scope import Value, unknown
@@ -318,7 +319,8 @@ class Stages:
         """`where` and `check`, and what follows from them."""
         assert condition.node is not None
         attrs = {"code": code} if op == "check" else {}
-        made = self.context.made(node(op, frame.stream, condition.node, type=frame.stream.type, **attrs), span)
+        asked = by_header(condition.node, lambda n: self.context.made(n, condition.span))
+        made = self.context.made(node(op, frame.stream, asked, type=frame.stream.type, **attrs), span)
         facts = frame.scope.facts or bounds.Facts()
         if not bounds.contradicts(condition.node, facts):   # from what is never true everything would follow
             frame.scope.facts = facts.given(condition.node)

@@ -9,7 +9,7 @@ import pytest
 from conftest import encoded, picture, write_tar
 from pipec.compiler import regions
 from pipec.compiler.check import check
-from pipec.compiler.compile import transformed
+from pipec.compiler.compile import lowered, transformed
 from pipec.compiler.graph import walk
 from pipec.compiler.graphtext import parse_graph, print_graph
 from pipec.kernels.ops import OPERATORS
@@ -110,11 +110,22 @@ WHOLE = {
     "read as a whole": "a ~ random_crop(photo, 8, 8)\nb = mean(photo)",
     "emitted": "a ~ random_crop(photo, 8, 8)\nb = photo",
     "places that only pixels tell": "a = photo[i64(photo[0, 0, 0]), 0, 0] ?? 0\nb = 1",
-    "a condition": "where h > 60\na ~ random_crop(photo, 8, 8)\nb = 1",
-    "a check": "check(h > 0 and h < 1000)\na ~ random_crop(photo, 8, 8)\nb = 1",
+    "a condition on pixels": "where mean(photo) > 9\na ~ random_crop(photo, 8, 8)\nb = 1",
     "only sometimes": "x ~ random_crop(photo, 8, 8)\na = if cls > 3 then x[0, 0, 0] else h\nb = 1",
     "all rows and columns": "flip ~ bernoulli(0.5)\na = upend(mirror(photo, flip), flip)\nb = 1",
 }
+
+
+@pytest.mark.parametrize("asks", ["where h > 60", "where h > 60 and cls > 0", "check(h > 0 and h < 1000)"])
+def test_a_size_is_asked_of_the_header(data, asks):
+    """Before anything is decoded, and then only what is read."""
+    program = checked(f"photo: u8[h, w, 3] = decode_image(jpg)\n{asks}\na ~ random_crop(photo, 8, 8)\nb = w\nemit a, b", data)
+    found = operators(program, "decode_regions")
+    assert "image_size" in found and "decode_region" in found and "decode_image" not in found
+    (program_of,) = [s.program for s in lowered(program).plan.above]
+    steps = [getattr(s, "op", type(s).__name__) for s in program_of.steps]
+    assert steps.index("image_size") < steps.index("Require") < steps.index("decode_region")
+    assert_same(run_compiled(program)[0], run_interpreted(program)[0])
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -122,7 +133,7 @@ def test_whole_images_stay_whole(data, name):
     program = checked(f"photo: u8[h, w, 3] = decode_image(jpg)\n{WHOLE[name]}\nemit a, b", data)
     found = operators(program, "decode_regions")
     assert "decode_image" in found and "decode_region" not in found
-    if name in ("a condition", "only sometimes"):
+    if name in ("a condition on pixels", "only sometimes"):
         assert_same(run_compiled(program)[0], run_interpreted(program)[0])
 
 
