@@ -31,8 +31,8 @@ TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
 
 NEEDS = ("`device=\"cuda\"` needs an NVIDIA GPU, its driver, CuPy and, for tensors, a torch built for CUDA; "
          "without `device` batches are made on the CPU")
-LIBRARY = ("its FFT is in the package nvidia-cufft-cu12, for CUDA 13 nvidia-cufft; `place={\"field\": \"cpu\"}` makes a field on the "
-           "CPU")
+LIBRARY = ("its FFT is in the package nvidia-cufft-cu12, for CUDA 13 nvidia-cufft; `place={\"field\": \"cpu\"}` makes a field "
+           "on the CPU")
 NVRTC = "CUDA's run-time compiler is in the package nvidia-cuda-nvrtc-cu12, for CUDA 13 nvidia-cuda-nvrtc"
 
 
@@ -185,8 +185,9 @@ class Cuda:
         function((*blocks, 1), (threads, 1, 1), tuple(np.int64(a) for a in args))
 
     def call(self, function: Any, args: Sequence[Any]) -> Placed:
+        seen = [self._seen(a) if isinstance(a, Placed) else a for a in args]
         try:
-            made = self.cupy.ascontiguousarray(function(self.cupy, *(self._seen(a) if isinstance(a, Placed) else a for a in args)))
+            made = self.cupy.ascontiguousarray(function(self.cupy, *seen))
         except (ImportError, OSError) as error:
             raise none_there(f"a library of CUDA's can't be loaded ({str(error)[:200]})", LIBRARY) from None
         memory: Bytes | Tensor = Bytes(made.data)
