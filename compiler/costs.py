@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from ..kernels.ops import OPERATORS
 from ..kernels.scalar import SCALARS
 from ..runtime.plan import Program, Slot
-from .emit_numba import walk
 from .loops import Alloc, Apply, Cast, Const, Expr, Fail, For, If, Kernel, Let, Load, Select, Set, Stmt, Store, Var
 
 OPERATION = 0.25       # ns of an addition in scalar code
@@ -27,9 +26,12 @@ UPLOAD = 0.08          # ns of a byte on its way to a device (12 GB/s)
 ON_DEVICE, LAUNCH = 0.002, 5_000.0   # ns of a byte that a kernel there reads or writes, and of starting a kernel
 OBJECT, OBJECT_BYTE = 20_000.0, 0.3    # ns of bytes or a text that is read by itself, and of each of its bytes
 CELL, WORD, LIST, LIST_BYTE = 200.0, 400.0, 20_000.0, 4.0   # ns of a table's number, text or list, and of a list's byte
+MAPPED, ARRAY = 500.0, 35_000.0        # ns of a record of a mapped file, and of an array in a file of its own
 LINE, LINE_BYTE = 10_000.0, 15.0       # ns of a line of text that holds a record, and of its bytes
+FILES = frozenset(("tar", "folder", "files"))
 TABLES, LINES = frozenset(("parquet", "arrow", "feather")), frozenset(("csv", "tsv", "jsonl"))
 ASSUMED = {"u8": (375, 500, 3)}   # dims of an image that nobody knows before it is read
+UNROLLED = 4           # rounds of a loop that becomes straight code
 FEW = 8.0              # rounds of a loop of which nothing is known
 UNKNOWN = 256          # any other size that only the data tells
 LENGTH = {"bytes": 100_000, "text": 24, "path": 64}
@@ -100,7 +102,8 @@ def read_ns(kind: str, slots: Sequence[Slot], sizes: Sizes) -> float:
     if kind in LINES:
         return LINE + LINE_BYTE * size
     mapped = not any(s.dtype in LENGTH for s in slots)
-    return 100.0 if mapped else OBJECT + OBJECT_BYTE * size
+    parsed = sum(bool(s.dims) for s in slots if s.dtype not in LENGTH)
+    return MAPPED if mapped and kind not in FILES else OBJECT + ARRAY * parsed + OBJECT_BYTE * size
 
 
 class _Counter:
@@ -108,6 +111,7 @@ class _Counter:
 
     def __init__(self, known: dict[str, float], held: Mapping[str, float]):
         self.known, self.held = known, held      # numbers by local, and by buffer of one number
+        self.unrolled = False                    # is a loop around vector code
         self.share = 1.0                         # how often the branch is taken that is being looked at
         self.began: dict[str, float] = {}        # `share` where the local became false
         self.once: dict[str, tuple[float, float]] = {}
@@ -147,12 +151,15 @@ class _Counter:
 
     def loop(self, s: For) -> float:
         start, stop = self.value(s.start), self.value(s.stop)
-        trips = FEW if stop is None else max(0.0, stop - (start or 0.0))
+        usual = None if s.usual is None or stop is not None else self.value(s.usual)
+        trips = (FEW if usual is None else usual) if stop is None else max(0.0, stop - (start or 0.0))
         self.known[s.var] = (start or 0.0) + trips / 2
+        if self.unrolled:                # in vector code of the loop around
+            return trips * self.body(s.body)
+        self.unrolled = at_once = vectors(s)
         inner = self.body(s.body)
-        if vectors(s):
-            inner /= VECTOR
-        return trips * (inner + (0 if vectors(s) else OPERATION)) + OPERATION
+        self.unrolled = False
+        return trips * (inner / VECTOR if at_once else inner + OPERATION) + OPERATION
 
     def value(self, e: Expr) -> float | None:
         """About the value of a number, where it can be told."""
@@ -209,23 +216,48 @@ def _made(body: Sequence[Stmt]) -> str | None:
 
 
 def vectors(loop: For) -> bool:
-    """Does a loop look as if it became vector code: nothing in it branches, and stores go to consecutive places."""
-    for s in walk(loop.body):
-        if isinstance(s, For | If | Alloc | Fail | Set):
-            return False
-        if isinstance(s, Store) and not _follows(s.index, loop.var):
-            return False
-    return True
+    """Does a loop look as if it became vector code: nothing in it fails or is kept for the next turn, choices are between
+    numbers, and stores fill consecutive places. Short loops in it are unrolled."""
+    stores = _stores(loop.body, set())
+    return stores is not None and all(_step(index, loop.var) in (1, len(stores)) for index in stores)
 
 
-def _follows(index: Expr, var: str) -> bool:
-    """Is this a sum of the loop's variable and what it doesn't change (as far as one can see)."""
+def _stores(body: Sequence[Stmt], own: set[str]) -> list[Expr] | None:
+    """Where one turn stores, None where it isn't straight code. `own`: locals that the turn begins with."""
+    found: list[Expr] = []
+    for s in body:
+        match s:
+            case Let(var=var):
+                own.add(var)
+            case Set(var=var) if var in own:
+                pass
+            case Store(index=index):
+                found.append(index)
+            case If(then=then, other=other) if _stores(then, own) == _stores(other, own) == []:
+                pass
+            case For(start=Const(value=int(start)), stop=Const(value=int(stop)), body=inner) if stop - start <= UNROLLED:
+                more = _stores(inner, own)
+                if more is None:
+                    return None
+                found += more * (stop - start)
+            case _:
+                return None
+    return found
+
+
+def _step(index: Expr, var: str) -> int:
+    """How far apart turns of a loop are in a sum of its variable and what it doesn't change, as far as one can see; 0: unknown.
+
+    As many stores as that fill the places between.
+    """
     match index:
         case Var(name=name):
-            return name == var
+            return int(name == var)
         case Apply(fn="add", args=(a, b)):
-            return _follows(a, var) or _follows(b, var)
-    return False
+            return _step(a, var) or _step(b, var)
+        case Apply(fn="mul", args=(a, Const(value=int(by)))):
+            return _step(a, var) * by
+    return 0
 
 
 def _applied(fn: str, args: list[float]) -> float | None:

@@ -122,12 +122,13 @@ def binary(fn: str, a: Any, b: Any) -> Expr:
 
 @dataclass(frozen=True)
 class For:
-    """`var` from `start` to `stop` - 1."""
+    """`var` from `start` to `stop` - 1. `usual`: about how many turns that is, for estimates, where only data tells."""
 
     var: str
     start: Expr
     stop: Expr
     body: tuple[Stmt, ...]
+    usual: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -230,11 +231,12 @@ class Builder:
             self.body = outer
 
     @contextmanager
-    def loop(self, stop: Any, hint: str = "i", start: Any = 0) -> Iterator[Var]:
+    def loop(self, stop: Any, hint: str = "i", start: Any = 0, usual: Any = None) -> Iterator[Var]:
         v = Var(self.name(hint), "i64")
         with self._block() as body:
             yield v
-        self.body.append(For(v.name, as_expr(start, "i64"), as_expr(stop, "i64"), tuple(body)))
+        self.body.append(For(v.name, as_expr(start, "i64"), as_expr(stop, "i64"), tuple(body),
+                             None if usual is None else as_expr(usual, "i64")))
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:

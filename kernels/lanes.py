@@ -33,7 +33,7 @@ def weigh(k: Any, into: Any, at: Any, length: Any, source: Any, begin: Any, step
     with k.otherwise():
         add(k.let(0, "n"), 1, True)
         k.set(done, 1)
-    with k.loop((count - done) // 2, "pair") as pair:
+    with k.loop((count - done) // 2, "pair", usual=1) as pair:
         add(done + pair * 2, 2, False)
     with k.when(((count - done) % 2).eq(1)):
         add(count - 1, 1, False)

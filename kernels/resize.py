@@ -303,7 +303,8 @@ def _lower_weighted(k: Any, out: Any, img: Any, axes: Any, channels: Any, filter
     sums = k.scratch("f32", wide, BLOCK, hint="sums")
     pixels, half_back = (k.scratch(out.dtype, wide, BLOCK, hint=hint) for hint in ("pixels", "half_back"))
     with k.loop((height + (BLOCK - 1)) // BLOCK, "block") as block:
-        with k.loop((length + (CHUNK - 1)) // CHUNK, "chunk") as chunk:
+        parts = (img.dims[1] * channels + (CHUNK - 1)) // CHUNK     # of a whole row; a crop has fewer
+        with k.loop((length + (CHUNK - 1)) // CHUNK, "chunk", usual=(parts + 1) // 2) as chunk:
             begin = k.let(chunk * CHUNK, "begin")
             some = k.let(k.call("min", length - begin, k.let(CHUNK, "most")), "some")
             with k.loop(BLOCK, "r") as r:

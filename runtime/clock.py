@@ -15,9 +15,13 @@ READ = -1   # the number under which reading the frame's inputs is counted
 
 
 class Clock:
-    """Counts of one program: `spent` ns of CPU and `frames` by step, `bytes` and `dims` by slot over `seen` frames."""
+    """Counts of one program: `spent` ns of CPU and `frames` by step, `bytes` and `dims` by slot over `seen` frames.
+
+    A step's first chunk, in which libraries are loaded and memory is new, counts where there is no other.
+    """
 
     def __init__(self) -> None:
+        self.first: dict[int, tuple[int, int]] = {}
         self.spent: dict[int, int] = defaultdict(int)
         self.frames: dict[int, int] = defaultdict(int)
         self.bytes: dict[str, float] = defaultdict(float)
@@ -34,8 +38,11 @@ class Clock:
         """The step of this number has run over `count` frames."""
         took = time.thread_time_ns() - self.started.at
         with self.lock:
-            self.spent[step] += took
-            self.frames[step] += count
+            if step not in self.first:
+                self.first[step] = (took, count)
+            else:
+                self.spent[step] += took
+                self.frames[step] += count
 
     def look(self, values: Values, frames: Frames) -> None:
         """How large every slot of a chunk has become."""
@@ -60,7 +67,8 @@ class Clock:
 
     def ns(self, step: int) -> float | None:
         """CPU nanoseconds of a step for one frame, None where it didn't run."""
-        return self.spent[step] / self.frames[step] if self.frames.get(step) else None
+        spent, frames = self.first.get(step, (0, 0)) if not self.frames.get(step) else (self.spent[step], self.frames[step])
+        return spent / frames if frames else None
 
 
 def _size(values: Values, frames: Frames, name: str, alive: np.ndarray) -> float:
