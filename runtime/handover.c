@@ -8,8 +8,8 @@
  */
 #include "handover.h"
 
-#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -140,7 +140,7 @@ typedef struct {
     char *header, *page;
     const int64_t *next, *skip;             /* points of rows, by row modulo `points` */
     int64_t number, capacity, next_points, skip_points;
-    int data_fd, room_fd, heap_fd, channel_fd, producer_fd, pagemap_fd, writable, page_bytes;
+    int data_fd, room_fd, heap_fd, channel_fd, producer_fd, watch_fd, pagemap_fd, writable, page_bytes;
     PyObject *attachment, *window, *windows, *live, *ndarray, *news;
     int64_t count;                          /* rows that the columns are planned for */
     int columns, shares;
@@ -154,6 +154,18 @@ static void forget_plan(Taker *t) {
         Py_XDECREF(t->column[k].shape);
     }
     t->count = t->columns = t->shares = 0;
+}
+
+/* What a sleeping reader waits for: each signal of rows once, without reading it, and whatever the producer has to say. */
+static int watch(Taker *t) {
+    const int fds[3] = {t->data_fd, t->channel_fd, t->producer_fd};
+    t->watch_fd = epoll_create1(EPOLL_CLOEXEC);
+    for (int k = 0; k < 3 && t->watch_fd >= 0; k++) {
+        struct epoll_event event = {EPOLLIN | (k == 0 ? EPOLLET : 0), {.fd = fds[k]}};
+        if (fds[k] >= 0 && epoll_ctl(t->watch_fd, EPOLL_CTL_ADD, fds[k], &event) < 0)
+            return 0;
+    }
+    return t->watch_fd >= 0;
 }
 
 static PyObject *taker_new(PyTypeObject *type, PyObject *args, PyObject *named) {
@@ -176,6 +188,11 @@ static PyObject *taker_new(PyTypeObject *type, PyObject *args, PyObject *named) 
     t->pagemap_fd = pagemap, t->writable = writable, t->page_bytes = page_bytes;
     t->attachment = Py_NewRef(attachment), t->window = Py_NewRef(window), t->windows = Py_NewRef(windows);
     t->live = Py_NewRef(live), t->ndarray = Py_NewRef(ndarray), t->news = PyUnicode_InternFromString("news");
+    if (!watch(t)) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF((PyObject *)t);
+        return NULL;
+    }
     return (PyObject *)t;
 }
 
@@ -188,6 +205,8 @@ static void taker_gone(PyObject *self) {
     Py_XDECREF(t->live);
     Py_XDECREF(t->ndarray);
     Py_XDECREF(t->news);
+    if (t->watch_fd >= 0)
+        close(t->watch_fd);
     gone(self);
 }
 
@@ -335,19 +354,17 @@ static int look(const Taker *t, int64_t position, int64_t run, int64_t ends) {
 
 /* Until rows are signalled. -1: an error; 0: the producer has something to say. */
 static int sleep_once(const Taker *t) {
-    struct pollfd fds[3] = {{t->data_fd, POLLIN, 0}, {t->channel_fd, POLLIN, 0}, {t->producer_fd, POLLIN, 0}};
+    struct epoll_event events[3];
     int got, number;
     Py_BEGIN_ALLOW_THREADS
-    got = poll(fds, 3, -1);
+    got = epoll_wait(t->watch_fd, events, 3, -1);
     number = errno;
-    if (got > 0 && fds[0].revents) {
-        uint64_t told;
-        if (read(t->data_fd, &told, 8) < 0 && errno != EAGAIN)
-            got = -1, number = errno;
-    }
     Py_END_ALLOW_THREADS
+    for (int k = 0; k < got; k++)
+        if (events[k].data.fd != t->data_fd)
+            return 0;
     if (got >= 0)
-        return !fds[1].revents && !fds[2].revents;
+        return 1;
     if (number == EINTR)
         return PyErr_CheckSignals() < 0 ? -1 : 1;
     errno = number;
