@@ -104,10 +104,10 @@ class RowReader:
         native = handover()
         if native is not None and self.even is not None and not self.copies and len(layout.places) <= native.COLUMNS:
             points = tuple(word for m in self.points for word in (m.address, m.size // 8))
-            a, pidfd = attachment, attachment.pidfd
+            a = attachment
             self.taker = native.Taker(
                 self.header_at, self.control_at, number, layout.capacity, points,
-                (a.data_fd, a.room_fd, a.heap_fd, a.channel.fileno(), -1 if pidfd is None else pidfd), self.leases.pagemap.fd,
+                (a.data_fd, a.room_fd, a.heap_fd, a.watch().fileno()), self.leases.pagemap.fd,
                 int(writable), PAGE, attachment, self.leases.windows[0], self.leases.windows, self.leases.live, np.ndarray)
 
     def place(self, row: int, ends: int, generation: int = 0) -> None:
@@ -200,7 +200,8 @@ class RowReader:
         pick, progress = itemgetter(*columns, "_id"), partial(tuple.__new__, Progress)   # neither is a frame of Python
         native, size = self._plans(n), n * self.even.row_bytes if self.even is not None else 0
         while True:                                       # what `_taken` does stands here once more: a frame less
-            count, made = n, self.taker.take(self.position, self.run, self.ends, self.rows) if native else None
+            taker = self.taker if native else None
+            count, made = n, taker.take(self.position, self.run, self.ends, self.rows) if taker is not None else None
             if made is not None:
                 self.rows += n
                 self.position += n

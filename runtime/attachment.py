@@ -1,7 +1,6 @@
 """A consumer's connection to a producer: what they say to each other, the fds of the ring, and whether it is still there."""
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import time
@@ -43,7 +42,7 @@ class Attachment:
         self.length: int | None = None
         self.data_fd = self.room_fd = self.heap_fd = self.ring_fd = -1
         self.news = True                                  # a message may be there, or why the producer has ended
-        self._poll: select.poll | None = None
+        self._watch: select.epoll | None = None
 
     def open(self, message: Message) -> Layout:
         """Ask for a ring; its layout is checked. Raises DataError."""
@@ -58,7 +57,7 @@ class Attachment:
         try:
             check_layout(layout)
             self.ring_fd, self.data_fd, self.room_fd, self.heap_fd = self.channel.take_fds(4)
-            self._poll = None
+            self._forget_watch()
             check_received(self.ring_fd, layout.total)
         except (Gone, ValueError, OSError) as error:
             raise gone_error(str(error)) from error
@@ -126,21 +125,23 @@ class Attachment:
 
     def sleep(self, seconds: float | None = None) -> None:
         """Until rows are signalled, a message comes or the producer leaves."""
-        if self._poll is None:
-            self._poll = self._polled()
-        for fd, _ in self._poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
+        for fd, _ in self.watch().poll(None if seconds is None else max(0.001, seconds)):
             if fd != self.data_fd:
                 self.news = True
-            else:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(fd)
 
-    def _polled(self) -> select.poll:
-        poll = select.poll()
-        for fd in (self.data_fd, self.channel.fileno(), self.pidfd):
-            if fd is not None and fd >= 0:
-                poll.register(fd, select.POLLIN)
-        return poll
+    def watch(self) -> select.epoll:
+        """What `sleep` waits for: each signal of rows once, so that none has to be read; what the producer says, and its end."""
+        if self._watch is None:
+            self._watch = select.epoll()
+            for fd in (self.data_fd, self.channel.fileno(), self.pidfd):
+                if fd is not None and fd >= 0:
+                    self._watch.register(fd, select.EPOLLIN | (select.EPOLLET if fd == self.data_fd else 0))
+        return self._watch
+
+    def _forget_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def pump(self) -> None:
         """Read the messages that are there."""
@@ -167,7 +168,7 @@ class Attachment:
         return error_of(self.failure) if self.failure is not None else gone_error(self.gone or "this consumer was detached")
 
     def close(self) -> None:
-        self._poll = None
+        self._forget_watch()
         self.channel.close()
         for fd in (self.control_fd, self.data_fd, self.room_fd, self.heap_fd, self.ring_fd):
             if fd >= 0:

@@ -42,6 +42,10 @@ class Stream(Protocol):
     def head(self) -> int: ...
 
 
+def nobody() -> None:
+    """Is told."""
+
+
 class Consumer:
     """One reader of the ring. `when_slow`: "wait" holds the others back, "drop" does so for a while, "skip" never does.
 
@@ -61,7 +65,7 @@ class Consumer:
         self.blocked = 0.0                                # seconds for which it alone held the producer back
         self.stalled: tuple[int, float] = (-1, 0.0)       # the row it stood at when it first did, and when
         self.lock = threading.Lock()
-        self.changed: Callable[[], None] = lambda: None   # told when it is placed or rests
+        self.changed: Callable[[], None] = nobody         # told when it is placed or rests
 
     def place(self, began: Began) -> None:
         """It reads from this point on. For callers that hold the writer's lock, as of `rest`."""

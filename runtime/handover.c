@@ -140,7 +140,7 @@ typedef struct {
     char *header, *page;
     const int64_t *next, *skip;             /* points of rows, by row modulo `points` */
     int64_t number, capacity, next_points, skip_points;
-    int data_fd, room_fd, heap_fd, channel_fd, producer_fd, watch_fd, pagemap_fd, writable, page_bytes;
+    int data_fd, room_fd, heap_fd, watch_fd, pagemap_fd, writable, page_bytes;
     PyObject *attachment, *window, *windows, *live, *ndarray, *news;
     int64_t count;                          /* rows that the columns are planned for */
     int columns, shares;
@@ -156,26 +156,14 @@ static void forget_plan(Taker *t) {
     t->count = t->columns = t->shares = 0;
 }
 
-/* What a sleeping reader waits for: each signal of rows once, without reading it, and whatever the producer has to say. */
-static int watch(Taker *t) {
-    const int fds[3] = {t->data_fd, t->channel_fd, t->producer_fd};
-    t->watch_fd = epoll_create1(EPOLL_CLOEXEC);
-    for (int k = 0; k < 3 && t->watch_fd >= 0; k++) {
-        struct epoll_event event = {EPOLLIN | (k == 0 ? EPOLLET : 0), {.fd = fds[k]}};
-        if (fds[k] >= 0 && epoll_ctl(t->watch_fd, EPOLL_CTL_ADD, fds[k], &event) < 0)
-            return 0;
-    }
-    return t->watch_fd >= 0;
-}
-
 static PyObject *taker_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     unsigned long long header, page, next, skip;
     long long number, capacity, next_points, skip_points;
-    int data, room, heap, channel, producer, pagemap, writable, page_bytes;
+    int data, room, heap, watch, pagemap, writable, page_bytes;
     PyObject *attachment, *window, *windows, *live, *ndarray;
     (void)named;
-    if (!PyArg_ParseTuple(args, "KKLL(KLKL)(iiiii)iiiOOO!O!O", &header, &page, &number, &capacity, &next, &next_points, &skip,
-                          &skip_points, &data, &room, &heap, &channel, &producer, &pagemap, &writable, &page_bytes,
+    if (!PyArg_ParseTuple(args, "KKLL(KLKL)(iiii)iiiOOO!O!O", &header, &page, &number, &capacity, &next, &next_points, &skip,
+                          &skip_points, &data, &room, &heap, &watch, &pagemap, &writable, &page_bytes,
                           &attachment, &window, &PyList_Type, &windows, &PyList_Type, &live, &ndarray))
         return NULL;
     Taker *t = made(type);
@@ -184,15 +172,10 @@ static PyObject *taker_new(PyTypeObject *type, PyObject *args, PyObject *named) 
     t->header = (char *)(uintptr_t)header, t->page = (char *)(uintptr_t)page;
     t->next = (const int64_t *)(uintptr_t)next, t->skip = (const int64_t *)(uintptr_t)skip;
     t->number = number, t->capacity = capacity, t->next_points = next_points, t->skip_points = skip_points;
-    t->data_fd = data, t->room_fd = room, t->heap_fd = heap, t->channel_fd = channel, t->producer_fd = producer;
+    t->data_fd = data, t->room_fd = room, t->heap_fd = heap, t->watch_fd = watch;
     t->pagemap_fd = pagemap, t->writable = writable, t->page_bytes = page_bytes;
     t->attachment = Py_NewRef(attachment), t->window = Py_NewRef(window), t->windows = Py_NewRef(windows);
     t->live = Py_NewRef(live), t->ndarray = Py_NewRef(ndarray), t->news = PyUnicode_InternFromString("news");
-    if (!watch(t)) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        Py_DECREF((PyObject *)t);
-        return NULL;
-    }
     return (PyObject *)t;
 }
 
@@ -205,8 +188,6 @@ static void taker_gone(PyObject *self) {
     Py_XDECREF(t->live);
     Py_XDECREF(t->ndarray);
     Py_XDECREF(t->news);
-    if (t->watch_fd >= 0)
-        close(t->watch_fd);
     gone(self);
 }
 
@@ -352,7 +333,7 @@ static int look(const Taker *t, int64_t position, int64_t run, int64_t ends) {
     return head - position >= t->count ? THERE : NOT_YET;
 }
 
-/* Until rows are signalled. -1: an error; 0: the producer has something to say. */
+/* Until rows are signalled (which isn't read, see `Attachment.watch`). -1: an error; 0: the producer has something to say. */
 static int sleep_once(const Taker *t) {
     struct epoll_event events[3];
     int got, number;

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .consumer import BrokenConsumer, Consumer
+from .consumer import BrokenConsumer, Consumer, nobody
 from .consumer import Stream as Written
 from .errors import DataError
 
@@ -37,6 +37,7 @@ class Readers:
 
     def remove(self, consumer: Consumer) -> None:
         self.forget()
+        self.told, consumer.changed = (), nobody
         self.all = tuple(c for c in self.all if c is not consumer)
 
     def tell(self) -> None:

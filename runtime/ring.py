@@ -371,11 +371,11 @@ class Writer:
 
     def close(self) -> None:
         """No engine runs now."""
-        self.readers.forget()
         for memory in (self.header, *(p.map for p in (*self.parts.values(), *self.varying.heaps.values()))):
             memory.close()
         for consumer in self.readers.all:
             consumer.page.close()
+            self.readers.remove(consumer)
 
     # -- waiting
 

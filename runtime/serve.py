@@ -95,7 +95,8 @@ class Producer:
         seal(ring)
         self.writer.join(Consumer(control, data))
         self.channel.send(Ready(request.layout, length_of(self.engine)), (ring, data, room, heap))
-        gc.freeze()                                       # what is there stays: the collector needn't go through it again
+        if self.parent is not None:                       # a process of our own: the collector needn't go through what is there
+            gc.freeze()
 
     def _close(self) -> None:
         close = getattr(self.engine, "close", None)

@@ -112,7 +112,6 @@ class Server:
     # -- life
 
     def serve(self) -> None:
-        gc.freeze()                                       # what is there stays: the collector needn't go through it again
         try:
             while not self._over():
                 for key, _ in self.selector.select(self._until()):
@@ -394,4 +393,5 @@ def run_server(server: Server) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16), hard))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
+    gc.freeze()                                           # the collector needn't go through what is there
     server.serve()
