@@ -14,7 +14,7 @@ from . import conform
 from .graph import Node
 from .promote import one_dtype
 from .scope import Scope, Value
-from .words import counted, described, dim_text, similar, type_text
+from .words import counted, described, dim_text, free_name, similar, type_text
 
 if TYPE_CHECKING:
     from ..kernels.ops import Operator
@@ -46,6 +46,7 @@ class Given:
     formal: tree.Formal
     value: tree.Expr | None
     span: Span
+    call: tree.Call | None = None
 
 
 def arguments(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call) -> list[Given] | None:
@@ -80,7 +81,7 @@ def arguments(el: Elaborator, scope: Scope, head: tree.Head, e: tree.Call) -> li
             el.expr(scope, a.value)
         return None
     return [
-        Given(f, found[f.name].value, found[f.name].value.span) if f.name in found else Given(f, None, e.span)
+        Given(f, found[f.name].value, found[f.name].value.span, e) if f.name in found else Given(f, None, e.span)
         for f in head.formals
     ]
 
@@ -242,6 +243,9 @@ def _dims(
         if len(dims) < len(wanted) or (len(dims) > len(wanted) and not written.rest):
             wrong_rank(el, scope, callee, g, value)
             return False
+        if written.rest and len(wanted) > 1 and _a_batch_of_them(scope, value, len(wanted)):
+            _one_for_each(el, scope, g, value)
+            return False
         for e, dim in zip(wanted, dims, strict=False):
             if isinstance(e, tree.Name) and e.id != "_" and e.id not in callee.dims and callee.look_up(e.id) is None:
                 conform.bind_name(el, callee, e.id, el.settled(dim), e.span)
@@ -250,6 +254,28 @@ def _dims(
             return False
     scope.facts = callee.facts
     return True
+
+
+def _a_batch_of_them(scope: Scope, value: Value, wanted: int) -> bool:
+    """Does the first dimension count records, where a function asks for [h, w, ...] and would take it for a height?"""
+    dims, node = value.type.dims, value.node
+    if scope.count is None or scope.function is not None or node is None or len(dims) <= wanted:
+        return False
+    if isinstance(scope.count, int):     # a number proves little: the other dimensions may be as large
+        return dims[0] == scope.count and node.op == "field" and len(dims) > wanted + 1
+    return dims[0] is scope.count
+
+
+def _one_for_each(el: Elaborator, scope: Scope, g: Given, value: Value) -> None:
+    fixes = []
+    if g.call is not None and isinstance(g.value, tree.Name | tree.Part):
+        b = free_name("b", [*scope.names, *scope.file.params, *scope.file.lets])
+        text, start, end = el.text(g.call.span), g.span.start - g.call.span.start, g.span.end - g.call.span.start
+        made = f"[{text[:start]}{text[start:end]}[{b}]{text[end:]} for {b}]"
+        fixes = [Fix("one for each record", (Edit(g.call.span, made),))]
+    asked = _a(conform.head_type(g.formal.type))
+    el.problem(scope, "E0204", f"`{g.formal.name}` is {asked}, and this is a batch of them", g.span,
+               type_text(scope, value.type), notes=["above `batch` there is one"], fixes=fixes)
 
 
 def _compare(el: Elaborator, scope: Scope, callee: Scope, g: Given, value: Value) -> bool:

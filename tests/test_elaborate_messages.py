@@ -281,3 +281,15 @@ def test_nested_builds_are_looked_at_in_bounded_time() -> None:
 def test_what_to_do_instead(written, said):
     (problem,) = problems(program(f"a = {written}"))
     assert problem.code == "E0102" and said in problem.notes[0] and not problem.fixes
+
+
+@pytest.mark.parametrize(("call", "whole"), [("mirror(image, flag)", ""), ("random_crop(image, 8, 8)", ", whole=true")])
+def test_a_batch_where_one_is_asked_for(call, whole):
+    """Its first dimension would pass for a height."""
+    bound = "~" if "random" in call else "="
+    lines = f"batch(32{whole})\none = mirror(image[0], true)\nall = [mirror(image[b], true) for b]\na {bound} {call}"
+    text = program(lines.replace("flag", "true"))
+    (problem,) = problems(text)
+    assert problem.code == "E0204" and "a batch of them" in problem.title
+    assert not problems(apply_edits(text, problem.fixes[0].edits))
+    assert not problems(program("window(4)\na = [mirror(image[s], true) for s]"))
