@@ -16,7 +16,7 @@ from pipec.runtime.blocks import DTYPES
 from pipec.runtime.execute import Runner
 from pipec.runtime.landing import Landing, Placed
 from pipec.runtime.onchip import DeviceProgram, Failed, on_device
-from pipec.runtime.plan import Program
+from pipec.runtime.plan import Program, Require
 
 FRAMES_EACH = 4   # of a chunk, so that a whole test suite takes minutes
 
@@ -98,10 +98,14 @@ class Shadow:
             return
         if frames.status[r] > 0:
             raise self._differs(f"{step.kernel} doesn't fail at {frames.status[r]}")
+        asked = {s.slot for s in runner.program.steps if isinstance(s, Require)}
         for name, placed in made.items():
             there = np.empty(placed.shape, DTYPES[placed.dtype])
             self.device.fetch(there, placed.address)
-            self._compare(step.kernel, name, there, np.asarray(runner.value(frames, name, r)))
+            here = np.asarray(runner.value(frames, name, r))
+            self._compare(step.kernel, name, there, here)
+            if name in asked and not here:
+                break     # the frame leaves: what comes after isn't computed
         self.counts["frames"] += 1
 
     def _compare(self, kernel, name, there, here):
