@@ -124,9 +124,17 @@ def _negative(n: Node, common: Type) -> Node:
 # --- and or not, comparisons ----------------------------------------------------------------------
 
 
-def _not_truths(el: Elaborator, scope: Scope, op: str, value: Value, e: tree.Expr) -> Value:
+def _not_truths(
+    el: Elaborator, scope: Scope, op: str, value: Value, e: tree.Expr, beside: tree.Expr | None = None
+) -> Value:
+    """`beside`: what stands on the other side of `op`."""
     fixes = []
-    if value.type.dtype in NUMBERS:
+    if isinstance(beside, tree.Binary):
+        beside = beside.right
+    if isinstance(e, tree.Number) and isinstance(beside, tree.Compare) and len(beside.ops) == 1:     # `x == 1 or 2`
+        edit = f"{el.text(beside.operands[0].span)} {beside.ops[0]} {el.text(e.span)}"
+        fixes = [Fix("compare it, too", (Edit(e.span, edit),))]
+    elif value.type.dtype in NUMBERS:
         simple = isinstance(e, (tree.Name, tree.Call, tree.At, tree.Part, tree.Number))
         edit = f"{el.text(e.span)} != 0" if simple and op != "not" else f"({el.text(e.span)} != 0)"
         fixes = [Fix("compare it", (Edit(e.span, edit),))]
@@ -143,7 +151,7 @@ def _logical(el: Elaborator, scope: Scope, e: tree.Binary) -> Value:
         if not value.known or not el.plain(scope, value, side.span, f"`{e.op}`"):
             return unknown(e.span)
         if value.type.dtype != "bool":
-            return _not_truths(el, scope, e.op, value, side)
+            return _not_truths(el, scope, e.op, value, side, e.left if side is e.right else None)
 
     def both(two: list[Value]) -> Value:
         a, b = (v.node for v in two)

@@ -76,6 +76,7 @@ CASES = [
     ("a = name + 1", "E0202", "name", False),
     ("a = not label", "E0202", "label", True),
     ("a = label and flag", "E0202", "label", True),
+    ("a = label == 1 or 2", "E0202", "2", True),
     ("a = if label then 1 else 2", "E0202", "label", True),
     ('a = if flag then 1 else "x"', "E0202", 'if flag then 1 else "x"', False),
     ("a = name < 3", "E0202", "name < 3", False),
@@ -293,3 +294,8 @@ def test_a_batch_where_one_is_asked_for(call, whole):
     assert problem.code == "E0204" and "a batch of them" in problem.title
     assert not problems(apply_edits(text, problem.fixes[0].edits))
     assert not problems(program("window(4)\na = [mirror(image[s], true) for s]"))
+
+
+def test_a_number_beside_a_comparison_is_compared_too():
+    text = program("a = label == 1 or label == 2 or 3")
+    assert "label == 1 or label == 2 or label == 3" in apply_edits(text, problems(text)[0].fixes[0].edits)

@@ -10,5 +10,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 @needs_compiler
 def test_everything_on_the_host():
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "gpu" / "run"), "--fake"], cwd=ROOT, capture_output=True, text=True)
+    script = [sys.executable, str(ROOT / "tests" / "gpu" / "run"), "--fake"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "no difference" in done.stdout, done.stdout[-4000:]
