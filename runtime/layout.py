@@ -3,8 +3,6 @@
 A field of fixed size is a ring of rows, addressed by byte: row r starts at (r × row bytes) mod size. A field of
 varying size is a ring of bytes, and a table of fixed rows (start, bytes, dims) says where each value lies.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -3,8 +3,6 @@
 Goes in: msgspec structs. Comes out: four bytes of length and MessagePack, never pickle. Anything else ends the
 connection.
 """
-from __future__ import annotations
-
 import array
 import os
 import socket
@@ -16,6 +14,8 @@ import msgspec
 
 from .errors import DataError, Where
 from .layout import Layout
+
+# No `from __future__ import annotations`: msgspec would have to compile each of them when the first message is read.
 
 LARGEST = 64 << 20                     # bytes of one message: a plan carries the program's text and constants
 MOST_FDS = 8

@@ -3,12 +3,12 @@
 A plan is a chain of segments, each from the start of a frame (a record, or a batch) to its end. Work on one frame
 is a `Program`: slots of memory and steps that fill them. A step runs over a chunk of frames at once.
 """
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 import msgspec
+
+# No `from __future__ import annotations`: msgspec would have to compile each of them when the first plan is read.
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class Start(msgspec.Struct, frozen=True):
     kind: str
     options: dict[str, Any] = {}
     number: Program | None = None
-    inputs: tuple[tuple[Segment, ...], ...] = ()
+    inputs: tuple[tuple["Segment", ...], ...] = ()
 
 
 class Segment(msgspec.Struct, frozen=True):

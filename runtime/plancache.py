@@ -3,8 +3,6 @@
 An entry is a plan under an HMAC with the user's key. It counts only while every file that the
 program was made of holds the same text, and this version of pipec made it.
 """
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac
